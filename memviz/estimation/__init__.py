@@ -1,0 +1,1 @@
+"""Model and setup to profiles, without allocating: the traced step, its order of execution, the allocator."""

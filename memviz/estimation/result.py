@@ -1,0 +1,34 @@
+"""What an estimate answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from memviz.profile import MemoryProfile, Phase
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """The estimated memory of training: a profile per phase, and the budget that all of them need.
+
+    phases: "build", "first_step", "steady_step" to `Phase`. required_bytes: the smallest one-region budget, in bytes,
+    in which they all complete. largest_phase: the phase that decides it. loss: the loss that was used.
+    """
+
+    phases: Mapping[str, Phase]
+    required_bytes: int
+    largest_phase: str
+    loss: str
+
+    @property
+    def profile(self) -> MemoryProfile:
+        """The steady step's profile."""
+        profile = self.phases["steady_step"].profile
+        assert profile is not None
+        return profile
+
+    @property
+    def peak_bytes(self) -> int:
+        """The steady step's peak, in bytes of the allocator."""
+        return self.phases["steady_step"].peak_bytes

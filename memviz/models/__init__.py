@@ -1,0 +1,1 @@
+"""What is trained: the explorer's network as data, presets, and building any network without memory."""

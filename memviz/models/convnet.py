@@ -1,0 +1,216 @@
+"""The explorer's network as plain data: convolution blocks, a head, dense layers, an output.
+
+`ConvNet.plan` knows every layer's shapes and parameter count without Keras, and `ConvNet.build` makes the Keras
+layers from that same plan, one to one; a test holds the two equal.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from memviz.setup import DTYPE_POLICIES, unknown_name
+
+if TYPE_CHECKING:
+    import keras
+
+ACTIVATIONS = ("relu", "leaky_relu", "elu", "gelu", "silu", "tanh", "sigmoid", "softmax", "linear")
+PADDINGS = ("valid", "same")
+POOLINGS = (None, "max", "average")
+HEADS = ("flatten", "global_average", "global_max")
+LARGEST = 2**31 - 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvBlock:
+    """One convolution and what follows it: Conv2D, optional BatchNormalization, activation, pooling, dropout.
+
+    filters: output channels. kernel, strides, pool_size: in pixels, the same for height and width.
+    dropout: the share of values set to zero, from 0 (no layer) to below 1.
+    """
+
+    filters: int
+    kernel: int = 3
+    strides: int = 1
+    padding: str = "valid"
+    activation: str = "relu"
+    batch_norm: bool = False
+    pooling: str | None = None
+    pool_size: int = 2
+    dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("filters", "kernel", "strides", "pool_size"):
+            _check_count(name, getattr(self, name))
+        _check_one_of("padding", self.padding, PADDINGS)
+        _check_one_of("activation", self.activation, ACTIVATIONS)
+        _check_one_of("pooling", self.pooling, POOLINGS)
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout={self.dropout} is not possible; it is a share from 0 to below 1.")
+
+
+@dataclass(frozen=True)
+class LayerPlan:
+    """One Keras layer to be: its name, class, arguments, output shape (without the batch) and weights by shape."""
+
+    name: str
+    keras_class: str
+    arguments: dict[str, Any]
+    output_shape: tuple[int, ...]
+    parameter_shapes: tuple[tuple[int, ...], ...] = ()  # trainable
+    buffer_shapes: tuple[tuple[int, ...], ...] = ()  # not trainable
+
+    @property
+    def parameters(self) -> int:
+        """Trainable values, in elements."""
+        return sum(math.prod(shape) for shape in self.parameter_shapes)
+
+    @property
+    def formula(self) -> str:
+        """How the largest weight comes about, for people: ``6,019,376 x 128`` (empty without weights)."""
+        largest = max(self.parameter_shapes, key=math.prod, default=())
+        return " x ".join(f"{n:,}" for n in largest)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvNet:
+    """A convolutional network as data. Immutable; use `dataclasses.replace` to change it.
+
+    input_shape: (height, width, channels) of one example. dense: units of each hidden dense layer. outputs: units of
+    the last layer. dtype_policy: a Keras policy's name, None for Keras' default.
+
+    Raises ValueError where a value is not possible or a kernel or pool is larger than what it is applied to.
+    """
+
+    input_shape: tuple[int, int, int]
+    blocks: tuple[ConvBlock, ...] = ()
+    head: str = "flatten"
+    dense: tuple[int, ...] = (128,)
+    dense_activation: str = "relu"
+    outputs: int = 1
+    output_activation: str = "sigmoid"
+    dtype_policy: str | None = None
+    name: str = "convnet"
+
+    def __post_init__(self) -> None:
+        shape = tuple(self.input_shape)
+        if len(shape) != 3:
+            raise ValueError(f"input_shape={self.input_shape!r} is not possible; it is (height, width, channels).")
+        object.__setattr__(self, "input_shape", shape)
+        object.__setattr__(self, "blocks", tuple(self.blocks))
+        object.__setattr__(self, "dense", tuple(self.dense))
+        for name, value in zip(("height", "width", "channels"), shape, strict=True):
+            _check_count(f"input {name}", value)
+        for units in self.dense:
+            _check_count("dense units", units)
+        _check_count("outputs", self.outputs)
+        _check_one_of("head", self.head, HEADS)
+        _check_one_of("dense_activation", self.dense_activation, ACTIVATIONS)
+        _check_one_of("output_activation", self.output_activation, ACTIVATIONS)
+        if self.dtype_policy is not None:
+            _check_one_of("dtype_policy", self.dtype_policy, DTYPE_POLICIES)
+        _ = self.plan  # a kernel that does not fit is refused here
+
+    @cached_property
+    def plan(self) -> tuple[LayerPlan, ...]:
+        """Every layer after the input, in order."""
+        layers: list[LayerPlan] = []
+        shape: tuple[int, ...] = self.input_shape
+        for number, block in enumerate(self.blocks, start=1):
+            layers += _plan_block(block, number, shape)
+            shape = layers[-1].output_shape
+        layers.append(_plan_head(self.head, shape))
+        for number, units in enumerate(self.dense, start=1):
+            layers.append(_plan_dense(f"dense{number}", units, self.dense_activation, layers[-1].output_shape[0]))
+        layers.append(_plan_dense("output", self.outputs, self.output_activation, layers[-1].output_shape[0]))
+        return tuple(layers)
+
+    @property
+    def parameters(self) -> int:
+        """Trainable values, in elements."""
+        return sum(layer.parameters for layer in self.plan)
+
+    def build(self) -> keras.Model:
+        """The Keras model (not compiled). Its weights are allocated unless built abstractly."""
+        import keras
+
+        policy = {} if self.dtype_policy is None else {"dtype": self.dtype_policy}
+        model_input = keras.Input(self.input_shape, name="image")
+        x = model_input
+        for layer in self.plan:
+            x = getattr(keras.layers, layer.keras_class)(name=layer.name, **layer.arguments, **policy)(x)
+        return keras.Model(model_input, x, name=self.name)
+
+
+def _plan_block(block: ConvBlock, number: int, shape: tuple[int, ...]) -> list[LayerPlan]:
+    """The layers of one block applied to ``shape`` (height, width, channels)."""
+    height, width, channels = shape
+    height, width = (
+        _slide(f"conv{number}", side, n, block.kernel, block.strides, block.padding)
+        for side, n in (("height", height), ("width", width))
+    )
+    out = (height, width, block.filters)
+    kernel = (block.kernel, block.kernel, channels, block.filters)
+    # With batch norm the activation comes after it, as in every published network; the bias would be lost in the norm.
+    convolution = {
+        "filters": block.filters, "kernel_size": block.kernel, "strides": block.strides, "padding": block.padding,
+        "activation": None if block.batch_norm else block.activation, "use_bias": not block.batch_norm,
+    }  # fmt: skip
+    weights = (kernel,) if block.batch_norm else (kernel, (block.filters,))
+    layers = [LayerPlan(f"conv{number}", "Conv2D", convolution, out, weights)]
+    if block.batch_norm:
+        pair = ((block.filters,), (block.filters,))
+        layers.append(LayerPlan(f"norm{number}", "BatchNormalization", {}, out, pair, pair))
+        layers.append(LayerPlan(f"activation{number}", "Activation", {"activation": block.activation}, out))
+    if block.pooling:
+        height, width = (
+            _slide(f"pool{number}", side, n, block.pool_size, block.pool_size, "valid")
+            for side, n in (("height", height), ("width", width))
+        )
+        out = (height, width, block.filters)
+        kind = {"max": "MaxPooling2D", "average": "AveragePooling2D"}[block.pooling]
+        layers.append(LayerPlan(f"pool{number}", kind, {"pool_size": block.pool_size}, out))
+    if block.dropout:
+        layers.append(LayerPlan(f"dropout{number}", "Dropout", {"rate": block.dropout}, out, (), ((2,),)))
+    return layers
+
+
+def _plan_head(head: str, shape: tuple[int, ...]) -> LayerPlan:
+    if head == "flatten":
+        return LayerPlan("flatten", "Flatten", {}, (math.prod(shape),))
+    kind = {"global_average": "GlobalAveragePooling2D", "global_max": "GlobalMaxPooling2D"}[head]
+    return LayerPlan("global_pool", kind, {}, (shape[-1],))
+
+
+def _plan_dense(name: str, units: int, activation: str, features: int) -> LayerPlan:
+    arguments = {"units": units, "activation": activation}
+    return LayerPlan(name, "Dense", arguments, (units,), ((features, units), (units,)))
+
+
+def _slide(layer: str, side: str, size: int, window: int, stride: int, padding: str) -> int:
+    """Output size of a window sliding over ``size`` values.
+
+    Source: keras.io, Conv2D: ceil(size / stride) for "same", floor((size - window) / stride) + 1 for "valid".
+    """
+    if padding == "same":
+        return -(-size // stride)
+    if window > size:
+        raise ValueError(
+            f"{layer}: a window of {window} does not fit into a {side} of {size}; use a window of at most {size}, "
+            'padding="same", or less pooling before it.'
+        )
+    return (size - window) // stride + 1
+
+
+def _check_count(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} is a whole number, not {value!r}.")
+    if not 1 <= value <= LARGEST:
+        raise ValueError(f"{name}={value} is not possible; it is a whole number from 1 to {LARGEST:,}.")
+
+
+def _check_one_of(name: str, value: object, allowed: tuple[str | None, ...]) -> None:
+    if value not in allowed:
+        raise ValueError(unknown_name(name, value, [str(a) for a in allowed]))

@@ -1,0 +1,126 @@
+"""How a network is trained: everything beside the network itself that decides its memory. Validated and frozen."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+from memviz.units import parse_bytes
+
+# Keras' own names, written down so that a mistake is found without importing TensorFlow; a test holds them equal.
+OPTIMIZERS = (
+    "sgd", "adam", "adamw", "rmsprop", "adagrad", "adadelta", "adamax", "nadam", "ftrl", "lion", "lamb",
+    "adafactor", "muon", "schedulefreeadamw",
+)  # fmt: skip
+LOSSES = (
+    "binary_crossentropy", "categorical_crossentropy", "sparse_categorical_crossentropy", "binary_focal_crossentropy",
+    "categorical_focal_crossentropy", "mean_squared_error", "mean_absolute_error", "mean_absolute_percentage_error",
+    "mean_squared_logarithmic_error", "huber", "log_cosh", "hinge", "squared_hinge", "categorical_hinge",
+    "kl_divergence", "poisson", "cosine_similarity", "dice", "tversky", "circle", "ctc",
+    "mse", "mae", "mape", "msle", "bce", "kld",
+)  # fmt: skip
+DTYPE_POLICIES = ("float32", "float64", "float16", "bfloat16", "mixed_float16", "mixed_bfloat16")
+
+REFERENCE = "reference"
+LARGEST_BATCH = 2**31 - 1  # a TensorFlow dimension may be larger, most kernels index with 32 bits
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingSetup:
+    """How one network is trained.
+
+    batch_size: examples per step.
+    optimizer: a Keras optimizer's name, an instance, or its serialized config.
+    loss: a Keras loss's name, an instance, a function; None: the compiled loss, else one that suits the output.
+    dtype_policy: a Keras dtype policy's name; None: the network's own.
+    jit_compile: True (XLA), False, or "auto" (Keras' own rule for the device).
+    device: "reference" or "GPU:0"; None: this machine's GPU, else the reference device.
+    budget_bytes: the device memory training may take, in bytes; None: no limit beyond the device.
+    memory_growth: False: one region taken at the start, as on a GPU by default; True: regions that grow on demand.
+
+    Raises ValueError (TypeError for a wrong type) with the value, what is allowed, and the way out.
+    """
+
+    batch_size: int
+    optimizer: Any = "adam"
+    loss: Any = None
+    dtype_policy: str | None = None
+    jit_compile: bool | Literal["auto"] = "auto"
+    device: str | None = None
+    budget_bytes: int | None = None
+    memory_growth: bool = False
+
+    def __post_init__(self) -> None:
+        _check_batch(self.batch_size)
+        if not isinstance(self.memory_growth, bool):
+            raise TypeError(f"memory_growth is True or False, not {self.memory_growth!r}.")
+        if not (self.jit_compile is True or self.jit_compile is False or self.jit_compile == "auto"):
+            raise ValueError(f"jit_compile={self.jit_compile!r} is not known; it is True, False or 'auto'.")
+        _check_name("dtype_policy", self.dtype_policy, DTYPE_POLICIES, none="the network's own policy")
+        if isinstance(self.optimizer, str):
+            object.__setattr__(self, "optimizer", self.optimizer.lower())
+        _check_choice("optimizer", self.optimizer, OPTIMIZERS, "a keras.optimizers.Optimizer")
+        _check_choice("loss", self.loss, LOSSES, "a keras.losses.Loss, a function", allow_none=True)
+        _check_device(self.device)
+
+    @classmethod
+    def create(cls, *, budget: int | str | None = None, **options: Any) -> TrainingSetup:
+        """A setup from the keywords of the public functions; ``budget`` is bytes or text such as ``"9513 MiB"``."""
+        return cls(budget_bytes=None if budget is None else parse_bytes(budget), **options)
+
+    def describe(self) -> dict[str, object]:
+        """The setup as plain data (text, numbers, None), for a profile's record and for JSON."""
+        return {f.name: _plain(getattr(self, f.name)) for f in fields(self)}
+
+
+def _check_batch(batch_size: object) -> None:
+    if isinstance(batch_size, bool) or not hasattr(batch_size, "__index__"):
+        raise TypeError(f"batch_size is a whole number of examples, not {batch_size!r}.")
+    if not 1 <= batch_size.__index__() <= LARGEST_BATCH:
+        raise ValueError(f"batch_size={batch_size} is not possible; it is a whole number from 1 to {LARGEST_BATCH:,}.")
+
+
+def _check_name(what: str, value: object, allowed: Iterable[str], *, none: str = "") -> None:
+    if value is None and none:
+        return
+    if value not in tuple(allowed):
+        raise ValueError(unknown_name(what, value, allowed) + (f" None means {none}." if none else ""))
+
+
+def _check_choice(what: str, value: object, names: tuple[str, ...], others: str, *, allow_none: bool = False) -> None:
+    """A name must be known; an object or a serialized config is checked where Keras reads it."""
+    if isinstance(value, str):
+        if value not in names:
+            raise ValueError(f"{unknown_name(what, value, names)} Or give {others} or its serialized config.")
+    elif value is None and allow_none:
+        return
+    elif not isinstance(value, Mapping | Callable) and not hasattr(value, "get_config"):
+        raise TypeError(f"{what} is a name, {others} or its serialized config, not {value!r}.")
+
+
+def _check_device(device: object) -> None:
+    if device is None or device == REFERENCE or (isinstance(device, str) and re.fullmatch(r"GPU:\d+", device)):
+        return
+    raise ValueError(
+        f"device={device!r} is not known; it is 'reference' (the CPU under the GPU's allocator), 'GPU:0' "
+        "(or another number), or None for this machine's GPU, else the reference device."
+    )
+
+
+def unknown_name(what: str, value: object, allowed: Iterable[str]) -> str:
+    """One sentence for a name that is not known: the value, the nearest known one, all that are allowed."""
+    allowed = tuple(allowed)
+    near = difflib.get_close_matches(str(value), allowed, n=1)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    return f"{what} {value!r} is not known.{hint} Known: {', '.join(allowed)}."
+
+
+def _plain(value: object) -> object:
+    if value is None or isinstance(value, str | int | float | bool):
+        return value
+    if isinstance(value, Mapping):
+        return {str(k): _plain(v) for k, v in value.items()}
+    return getattr(value, "__name__", None) or getattr(value, "name", None) or type(value).__name__

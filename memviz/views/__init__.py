@@ -1,0 +1,1 @@
+"""Profiles to tables, figures and the explorer's panel."""
