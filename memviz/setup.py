@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import operator
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
@@ -54,16 +55,19 @@ class TrainingSetup:
     memory_growth: bool = False
 
     def __post_init__(self) -> None:
-        _check_batch(self.batch_size)
+        object.__setattr__(self, "batch_size", _batch(self.batch_size))
+        if self.budget_bytes is not None:
+            object.__setattr__(self, "budget_bytes", parse_bytes(self.budget_bytes))
         if not isinstance(self.memory_growth, bool):
             raise TypeError(f"memory_growth is True or False, not {self.memory_growth!r}.")
         if not (self.jit_compile is True or self.jit_compile is False or self.jit_compile == "auto"):
             raise ValueError(f"jit_compile={self.jit_compile!r} is not known; it is True, False or 'auto'.")
         _check_name("dtype_policy", self.dtype_policy, DTYPE_POLICIES, none="the network's own policy")
-        if isinstance(self.optimizer, str):
-            object.__setattr__(self, "optimizer", self.optimizer.lower())
+        object.__setattr__(self, "optimizer", _known_spelling(self.optimizer, OPTIMIZERS))
+        object.__setattr__(self, "loss", _known_spelling(self.loss, LOSSES))
         _check_choice("optimizer", self.optimizer, OPTIMIZERS, "a keras.optimizers.Optimizer")
-        _check_choice("loss", self.loss, LOSSES, "a keras.losses.Loss, a function", allow_none=True)
+        if self.loss is not None and (isinstance(self.loss, type) or not callable(self.loss)):
+            _check_choice("loss", self.loss, LOSSES, "a function, a keras.losses.Loss")
         _check_device(self.device)
 
     @classmethod
@@ -76,11 +80,24 @@ class TrainingSetup:
         return {f.name: _plain(getattr(self, f.name)) for f in fields(self)}
 
 
-def _check_batch(batch_size: object) -> None:
-    if isinstance(batch_size, bool) or not hasattr(batch_size, "__index__"):
+def _batch(batch_size: Any) -> int:
+    """The batch size as a Python integer; numpy's integers are taken too."""
+    try:
+        number = operator.index(batch_size)
+    except TypeError:
+        number = None
+    if number is None or isinstance(batch_size, bool):
         raise TypeError(f"batch_size is a whole number of examples, not {batch_size!r}.")
-    if not 1 <= batch_size.__index__() <= LARGEST_BATCH:
-        raise ValueError(f"batch_size={batch_size} is not possible; it is a whole number from 1 to {LARGEST_BATCH:,}.")
+    if not 1 <= number <= LARGEST_BATCH:
+        raise ValueError(f"batch_size={number} is not possible; it is a whole number from 1 to {LARGEST_BATCH:,}.")
+    return number
+
+
+def _known_spelling(value: Any, names: tuple[str, ...]) -> Any:
+    """Keras takes "Adam", "MSE" and "BinaryCrossentropy" too: names that differ from ours in case and underscores."""
+    if not isinstance(value, str):
+        return value
+    return next((name for name in names if name.replace("_", "") == value.replace("_", "").lower()), value)
 
 
 def _check_name(what: str, value: object, allowed: Iterable[str], *, none: str = "") -> None:
@@ -90,14 +107,13 @@ def _check_name(what: str, value: object, allowed: Iterable[str], *, none: str =
         raise ValueError(unknown_name(what, value, allowed) + (f" None means {none}." if none else ""))
 
 
-def _check_choice(what: str, value: object, names: tuple[str, ...], others: str, *, allow_none: bool = False) -> None:
+def _check_choice(what: str, value: object, names: tuple[str, ...], others: str) -> None:
     """A name must be known; an object or a serialized config is checked where Keras reads it."""
-    if isinstance(value, str):
-        if value not in names:
-            raise ValueError(f"{unknown_name(what, value, names)} Or give {others} or its serialized config.")
-    elif value is None and allow_none:
-        return
-    elif not isinstance(value, Mapping | Callable) and not hasattr(value, "get_config"):
+    if isinstance(value, str) and value not in names:
+        raise ValueError(f"{unknown_name(what, value, names)} Or give {others} or its serialized config.")
+    if isinstance(value, type):
+        raise TypeError(f"{what}={value.__name__} is a class; give an instance of it: {value.__name__}().")
+    if not isinstance(value, str | Mapping) and not hasattr(value, "get_config"):
         raise TypeError(f"{what} is a name, {others} or its serialized config, not {value!r}.")
 
 

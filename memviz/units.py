@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from fractions import Fraction
 from typing import Literal
 
 UnitSystem = Literal["binary", "decimal"]
@@ -21,7 +22,8 @@ _DECIMAL = ("B", "kB", "MB", "GB", "TB")
 _FACTORS = {name.lower(): 1024**power for power, name in enumerate(_BINARY)} | {
     name.lower(): 1000**power for power, name in enumerate(_DECIMAL)
 }
-_SIZE = re.compile(r"\s*([0-9][0-9_,]*(?:\.[0-9]+)?)\s*([a-zA-Z]+)\s*")
+# A comma separates thousands only: "9,29 GiB", the decimal comma of many languages, must not pass for 929 GiB.
+_SIZE = re.compile(r"\s*([0-9]{1,3}(?:[,_][0-9]{3})+(?:\.[0-9]+)?|[0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]+)\s*")
 
 _DTYPE_BYTES = {
     "bool": 1, "int8": 1, "uint8": 1, "float8_e4m3fn": 1, "float8_e5m2": 1,
@@ -45,7 +47,7 @@ def parse_bytes(value: int | str) -> int:
     if match is None or unit not in _FACTORS:
         units = ", ".join(dict.fromkeys(_BINARY + _DECIMAL))
         raise ValueError(f"{value!r} is not a size: write a number and a unit ({units}), for example '9513 MiB'.")
-    number = float(match.group(1).replace(",", "").replace("_", ""))
+    number = Fraction(match.group(1).replace(",", "").replace("_", ""))
     return _positive(round(number * _FACTORS[unit]), value)
 
 
@@ -60,13 +62,14 @@ def format_bytes(nbytes: float, system: UnitSystem = "binary", digits: int = 2) 
 
     Negative values keep their sign, so that a difference can be shown.
     """
-    factor, label = unit_for(abs(nbytes), system)
-    if factor == 1:
-        return f"{nbytes:,.0f} B"
-    # 1023.999 MiB must read 1.00 GiB, not 1,024.00 MiB: round first, then look for the unit again.
-    rounded = round(abs(nbytes) / factor, digits) * factor
-    factor, label = unit_for(rounded, system)
-    return f"{math.copysign(rounded, nbytes) / factor:,.{digits}f} {label}"
+    size: float = abs(nbytes)
+    for _ in range(2):
+        # 1023.999 MiB must read 1.00 GiB, not 1,024.00 MiB: round first, then look for the unit again.
+        factor, label = unit_for(size, system)
+        places = digits if factor > 1 else 0
+        size = round(size / factor, places) * factor
+    sign = "-" if nbytes < 0 < size else ""
+    return f"{sign}{size / factor:,.{places}f} {label}"
 
 
 def unit_for(nbytes: float, system: UnitSystem = "binary") -> tuple[int, str]:

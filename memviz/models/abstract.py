@@ -6,28 +6,35 @@ Checked with Keras 3.15 and TensorFlow 2.21; `tests/models/test_abstract.py` say
 
 from __future__ import annotations
 
-import copy
 import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
+PRIVATE_NAMES = (
+    "keras.src.backend.tensorflow.core:Variable._initialize",
+    "keras.src.backend.tensorflow.core:Variable._direct_assign",
+    "keras.src.backend.common.global_state:GLOBAL_STATE_TRACKER",
+    "tensorflow.python.ops.resource_variable_ops:UninitializedVariable",
+    "tensorflow.python.eager.context:Context._set_global_seed",  # keeps its seed in _seed and _rng
+)
+
 _ABSTRACT: ContextVar[bool] = ContextVar("memviz_abstract_weights", default=False)
 _patch_lock = threading.Lock()
 _patch_users = 0
-_original_initialize: Any = None
+_originals: dict[str, Callable[..., None]] = {}
 
 
 @contextmanager
 def abstract_weights() -> Iterator[None]:
     """Every Keras variable made inside this context, by this thread, gets a handle but no storage.
 
-    On leaving, Python's random state and Keras' global state (name counters, dtype policy, seed generator) are what
-    they were before. Other threads that build models meanwhile get real weights.
+    On leaving, the random state of Python, numpy and TensorFlow and Keras' global state (name counters, dtype policy,
+    seed generator) are what they were before. Other threads that build models meanwhile get real weights.
     """
-    with _keras_state_kept():
+    with _caller_state_kept():
         _install_patch()
         token = _ABSTRACT.set(True)
         try:
@@ -35,6 +42,11 @@ def abstract_weights() -> Iterator[None]:
         finally:
             _ABSTRACT.reset(token)
             _remove_patch()
+
+
+def building_abstractly() -> bool:
+    """Whether this context makes weights without storage."""
+    return _ABSTRACT.get()
 
 
 def is_abstract(variable: Any) -> bool:
@@ -49,12 +61,14 @@ def _variable_class() -> Any:
 
 
 def _install_patch() -> None:
-    global _patch_users, _original_initialize
+    global _patch_users
     with _patch_lock:
         if _patch_users == 0:
             cls = _variable_class()
-            _original_initialize = cls._initialize
-            cls._initialize = _initialize
+            for replacement in (_initialize, _direct_assign):
+                name = replacement.__name__
+                _originals[name] = getattr(cls, name)
+                setattr(cls, name, replacement)
         _patch_users += 1
 
 
@@ -63,13 +77,14 @@ def _remove_patch() -> None:
     with _patch_lock:
         _patch_users -= 1
         if _patch_users == 0:
-            _variable_class()._initialize = _original_initialize
+            for name, original in _originals.items():
+                setattr(_variable_class(), name, original)
 
 
 def _initialize(variable: Any, value: Any) -> None:
     """Stands in for Keras' `Variable._initialize`; acts only in the context that asked for it."""
     if not _ABSTRACT.get():
-        _original_initialize(variable, value)
+        _originals["_initialize"](variable, value)
         return
     from tensorflow.python.ops.resource_variable_ops import UninitializedVariable
 
@@ -81,21 +96,43 @@ def _initialize(variable: Any, value: Any) -> None:
     variable._memviz_abstract = True
 
 
-@contextmanager
-def _keras_state_kept() -> Iterator[None]:
-    """Python's random state and this thread's Keras globals are restored on leaving."""
-    from keras.src.backend.common.global_state import GLOBAL_STATE_TRACKER
+def _direct_assign(variable: Any, value: Any) -> None:
+    """Stands in for Keras' `Variable._direct_assign`: pretrained values loaded into an abstract weight need no room.
 
-    random_state = random.getstate()
-    names = GLOBAL_STATE_TRACKER.__dict__
-    saved = dict(names)
-    counters = copy.copy(saved.get("object_name_uids"))  # changed in place by Keras
+    Assignments in a graph are part of what is traced and stay.
+    """
+    import tensorflow as tf
+
+    if _ABSTRACT.get() and is_abstract(variable) and tf.executing_eagerly():
+        return
+    _originals["_direct_assign"](variable, value)
+
+
+@contextmanager
+def _caller_state_kept() -> Iterator[None]:
+    """The random states and this thread's Keras globals are restored on leaving, whatever a user's function did."""
+    import numpy as np
+    from keras.src.backend.common import global_state
+    from tensorflow.python.eager import context
+
+    python_random, numpy_random = random.getstate(), np.random.get_state()
+    tf_context = context.context()
+    tf_seed, tf_rng = tf_context._seed, getattr(tf_context, "_rng", None)
+    tf_random = None if tf_rng is None else tf_rng.getstate()
+    before = dict(vars(global_state.GLOBAL_STATE_TRACKER))
+    counters = dict(before.get("object_name_uids", {}))  # Keras changes the counters in place
     try:
         yield
     finally:
-        random.setstate(random_state)
-        names.clear()
-        names.update(saved)
-        if counters is not None:
-            saved["object_name_uids"].clear()
-            saved["object_name_uids"].update(counters)
+        random.setstate(python_random)
+        np.random.set_state(numpy_random)
+        tf_context._seed = tf_seed
+        if tf_rng is not None:
+            tf_rng.setstate(tf_random)
+            tf_context._rng = tf_rng
+        now = vars(global_state.GLOBAL_STATE_TRACKER)  # another object where `clear_session` was called meanwhile
+        now.clear()
+        now.update(before)
+        if counters:
+            now["object_name_uids"].clear()
+            now["object_name_uids"].update(counters)

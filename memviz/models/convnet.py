@@ -47,8 +47,8 @@ class ConvBlock:
         _check_one_of("padding", self.padding, PADDINGS)
         _check_one_of("activation", self.activation, ACTIVATIONS)
         _check_one_of("pooling", self.pooling, POOLINGS)
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout={self.dropout} is not possible; it is a share from 0 to below 1.")
+        if not isinstance(self.dropout, int | float) or not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout={self.dropout!r} is not possible; it is a share from 0 to below 1.")
 
 
 @dataclass(frozen=True)
@@ -95,14 +95,17 @@ class ConvNet:
     name: str = "convnet"
 
     def __post_init__(self) -> None:
-        shape = tuple(self.input_shape)
-        if len(shape) != 3:
+        for name in ("input_shape", "blocks", "dense"):
+            if not isinstance(getattr(self, name), tuple | list):
+                raise TypeError(f"{name} is a tuple, not {getattr(self, name)!r}.")
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+        if len(self.input_shape) != 3:
             raise ValueError(f"input_shape={self.input_shape!r} is not possible; it is (height, width, channels).")
-        object.__setattr__(self, "input_shape", shape)
-        object.__setattr__(self, "blocks", tuple(self.blocks))
-        object.__setattr__(self, "dense", tuple(self.dense))
-        for name, value in zip(("height", "width", "channels"), shape, strict=True):
+        for name, value in zip(("height", "width", "channels"), self.input_shape, strict=True):
             _check_count(f"input {name}", value)
+        for block in self.blocks:
+            if not isinstance(block, ConvBlock):
+                raise TypeError(f"blocks holds ConvBlock(filters=...) only, not {block!r}.")
         for units in self.dense:
             _check_count("dense units", units)
         _check_count("outputs", self.outputs)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from memviz.models.abstract import abstract_weights, building_abstractly, is_abstract
 from memviz.models.convnet import ConvBlock, ConvNet
 
 if TYPE_CHECKING:
@@ -51,35 +52,25 @@ class Network:
 
         Raises ValueError where the network cannot be built or is not a model; the original error is its cause.
         """
-        import keras
+        return self.build_with_loss(dtype_policy)[0]
 
+    def build_with_loss(self, dtype_policy: str | None = None) -> tuple[keras.Model, Any]:
+        """A fresh Keras model, to be compiled, and the loss the user compiled it with (None: with none).
+
+        Raises ValueError as `build` does.
+        """
         if self.convnet is not None:
-            convnet = self.convnet
-            if dtype_policy is not None:
-                convnet = dataclasses.replace(convnet, dtype_policy=dtype_policy)
-            return convnet.build()
+            policy = dtype_policy or self.convnet.dtype_policy
+            return dataclasses.replace(self.convnet, dtype_policy=policy).build(), None
         if self.config is not None:
-            config = dict(self.config) if dtype_policy is None else _with_policy(self.config, dtype_policy)
-            return _rebuild(config)
+            return _rebuild(self.config, dtype_policy), _loss_from_config(self.loss)
         assert self.builder is not None
-        policy_before = keras.config.dtype_policy()
-        try:
-            if dtype_policy is not None:
-                keras.config.set_dtype_policy(dtype_policy)
-            model = self.builder()
-        except (MemoryError, KeyboardInterrupt):
-            raise
-        except Exception as error:
-            if _is_resource_exhausted(error):
-                raise
-            raise ValueError(
-                f"The function {self.name} raised {type(error).__name__} while building: {error}"
-            ) from error
-        finally:
-            keras.config.set_dtype_policy(policy_before)
-        if not isinstance(model, keras.Model):
-            raise ValueError(f"The function {self.name} returned {model!r}; it must return a keras.Model.")
-        return model
+        model = _call_builder(self.builder, self.name, dtype_policy)
+        loss = model.loss if model.compiled else None
+        if any(is_abstract(variable) != building_abstractly() for variable in model.variables):
+            # Made before, all of it or a part: the user's own model. It stays as it is; its config makes another.
+            model = _rebuild(_model_config(model), dtype_policy)
+        return model, loss
 
     def to_message(self) -> dict[str, Any]:
         """Plain data for JSON. A function travels by cloudpickle, a model as its config."""
@@ -100,7 +91,9 @@ class Network:
             return cls(message["name"], config=message["config"], loss=message.get("loss"))
         import cloudpickle
 
-        return cls(message["name"], builder=cloudpickle.loads(base64.b64decode(message["builder"])))
+        # A model that the function refers to comes along with its weights; here they would count as memory in use.
+        with abstract_weights():
+            return cls(message["name"], builder=cloudpickle.loads(base64.b64decode(message["builder"])))
 
 
 def convnet_from_dict(data: Mapping[str, Any]) -> ConvNet:
@@ -136,32 +129,66 @@ def _compiled_loss(model: Any) -> Any:
     return (model.get_compile_config() or {}).get("loss")
 
 
-def _rebuild(config: Mapping[str, Any]) -> keras.Model:
+def _call_builder(builder: Callable[[], Any], name: str, dtype_policy: str | None) -> keras.Model:
     import keras
 
-    # Without the compile and build parts: those would make optimizer variables and call the model.
-    bare = {key: value for key, value in config.items() if key != "compile_config"}
+    policy_before = keras.config.dtype_policy()
     try:
-        return keras.saving.deserialize_keras_object(bare)
+        if dtype_policy is not None:
+            keras.config.set_dtype_policy(dtype_policy)
+        model = builder()
     except Exception as error:
-        if _is_resource_exhausted(error):
-            raise
+        _raise_out_of_memory(error)
+        hint = " Build it without using the values of its weights." if "FailedPrecondition" in repr(error) else ""
+        raise ValueError(f"The function {name} raised {type(error).__name__} while building: {error}{hint}") from error
+    finally:
+        keras.config.set_dtype_policy(policy_before)
+    if not isinstance(model, keras.Model):
+        raise ValueError(f"The function {name} returned {model!r}; it must return a keras.Model.")
+    return model
+
+
+def _rebuild(config: Mapping[str, Any], dtype_policy: str | None) -> keras.Model:
+    import keras
+
+    try:
+        # The config is this user's own model, so its Lambda layers are trusted as the user's functions are.
+        return keras.saving.deserialize_keras_object(_edited(config, dtype_policy), safe_mode=False)
+    except Exception as error:
+        _raise_out_of_memory(error)
         raise ValueError(
             f"The model cannot be rebuilt from its config ({type(error).__name__}: {error}); "
             "pass a function without arguments that builds and returns it."
         ) from error
 
 
-def _with_policy(node: Any, policy: str) -> Any:
-    """The config with every layer's dtype policy replaced."""
+def _loss_from_config(loss: Any) -> Any:
+    import keras
+
+    if loss is None or isinstance(loss, str):
+        return loss
+    try:
+        return keras.losses.deserialize(loss)
+    except Exception as error:
+        raise ValueError(
+            f"The loss the model was compiled with cannot be made anew ({error}); pass it as loss=."
+        ) from error
+
+
+def _edited(node: Any, policy: str | None) -> Any:
+    """A copy of a config without its compile parts, which would make optimizer slots, and with another dtype policy."""
     if isinstance(node, Mapping):
-        if node.get("class_name") in ("DTypePolicy", "FloatDTypePolicy"):
+        if policy and node.get("class_name") in ("DTypePolicy", "FloatDTypePolicy"):
             return {**node, "config": {**node["config"], "name": policy}}
-        return {key: _with_policy(value, policy) for key, value in node.items()}
+        return {key: _edited(value, policy) for key, value in node.items() if key != "compile_config"}
     if isinstance(node, list | tuple):
-        return [_with_policy(value, policy) for value in node]
+        return type(node)(_edited(value, policy) for value in node)
     return node
 
 
-def _is_resource_exhausted(error: BaseException) -> bool:
-    return type(error).__name__ == "ResourceExhaustedError"
+def _raise_out_of_memory(error: BaseException | None) -> None:
+    """Raise the out-of-memory error that ``error`` is or comes from, if any; Keras wraps it while rebuilding."""
+    while error is not None:
+        if isinstance(error, MemoryError) or type(error).__name__ == "ResourceExhaustedError":
+            raise error
+        error = error.__cause__ or error.__context__

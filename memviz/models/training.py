@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -20,27 +21,42 @@ def compiled_model(network: Network, setup: TrainingSetup) -> keras.Model:
 
     Raises ValueError where the network cannot be built, the loss does not suit it, or no loss can be chosen.
     """
-    model = network.build(setup.dtype_policy)
-    loss = setup.loss if setup.loss is not None else _own_loss(network, model)
-    if loss is None:
-        loss = suitable_loss(model)
-    jit_compile = setup.jit_compile
-    model.compile(optimizer=make_optimizer(setup.optimizer), loss=loss, jit_compile=jit_compile)
+    model, own_loss = network.build_with_loss(setup.dtype_policy)
+    _check_shapes_known(model)
+    loss = own_loss if setup.loss is None else _new_loss(setup.loss)
+    model.compile(
+        optimizer=make_optimizer(setup.optimizer), loss=loss or suitable_loss(model), jit_compile=setup.jit_compile
+    )
     return model
 
 
 def make_optimizer(optimizer: Any) -> keras.optimizers.Optimizer:
-    """A new optimizer from a name, a serialized config or an instance (whose settings are taken, not its state)."""
+    """A new optimizer from a name, a serialized config or an instance (whose settings are taken, not its state).
+
+    Raises ValueError where the config does not describe an optimizer.
+    """
     import keras
 
     if isinstance(optimizer, str):
         classes = {name.lower(): getattr(keras.optimizers, name) for name in dir(keras.optimizers)}
         return classes[optimizer]()
-    config = optimizer if isinstance(optimizer, Mapping) else keras.optimizers.serialize(optimizer)
     try:
-        return keras.optimizers.deserialize(config)
+        config = optimizer if isinstance(optimizer, Mapping) else keras.optimizers.serialize(optimizer)
+        return keras.optimizers.get(copy.deepcopy(dict(config)))  # a copy, since Keras changes the config it reads
     except Exception as error:
         raise ValueError(f"The optimizer {optimizer!r} cannot be made anew: {error}") from error
+
+
+def _new_loss(loss: Any) -> Any:
+    """A loss that Keras can compile with: a serialized config is read, everything else is taken as it is."""
+    import keras
+
+    if not (isinstance(loss, Mapping) and "class_name" in loss):
+        return loss
+    try:
+        return keras.losses.get(copy.deepcopy(dict(loss)))
+    except Exception as error:
+        raise ValueError(f"The loss {loss!r} cannot be made anew: {error}") from error
 
 
 def build_slots(model: keras.Model) -> None:
@@ -59,9 +75,16 @@ def step_function(model: keras.Model) -> Any:
 
 
 def loss_name(model: keras.Model) -> str:
-    """The name of the loss a model is compiled with."""
-    loss = model.loss
-    return loss if isinstance(loss, str) else getattr(loss, "name", None) or getattr(loss, "__name__", str(loss))
+    """The name of the loss a model is compiled with; of several losses, all their names."""
+    import keras
+
+    return ", ".join(_name_of_loss(loss) for loss in keras.tree.flatten(model.loss) if loss is not None)
+
+
+def _name_of_loss(loss: Any) -> str:
+    if isinstance(loss, str):
+        return loss
+    return str(getattr(loss, "__name__", None) or getattr(loss, "name", None) or type(loss).__name__)
 
 
 def suitable_loss(model: keras.Model) -> str:
@@ -89,7 +112,20 @@ def batch_specs(model: keras.Model, batch_size: int) -> tuple[Any, Any]:
     import keras
     import tensorflow as tf
 
-    if not model.built or not getattr(model, "inputs", None):
+    _check_shapes_known(model)
+
+    def feature(tensor: Any) -> tf.TensorSpec:
+        return tf.TensorSpec((batch_size, *tensor.shape[1:]), tensor.dtype, name=tensor.name)
+
+    features = keras.tree.map_structure(feature, model._inputs_struct if _is_functional(model) else model.inputs)
+    losses = _loss_per_output(model)
+    labels = [_label_spec(tensor, loss, batch_size) for tensor, loss in zip(model.outputs, losses, strict=True)]
+    structure = model._outputs_struct if _is_functional(model) else model.outputs
+    return _single(features), _single(keras.tree.pack_sequence_as(structure, labels))
+
+
+def _check_shapes_known(model: keras.Model) -> None:
+    if not model.built or not getattr(model, "inputs", None) or not getattr(model, "outputs", None):
         raise ValueError(
             f"The input shape of the model {model.name!r} is not known; start it with keras.Input(shape=...), "
             "or pass inputs= with the TensorSpecs of a batch."
@@ -101,38 +137,33 @@ def batch_specs(model: keras.Model, batch_size: int) -> tuple[Any, Any]:
                 "size but the batch must be known. Build the model with the real size, or pass inputs=."
             )
 
-    def feature(tensor: Any) -> tf.TensorSpec:
-        return tf.TensorSpec((batch_size, *tensor.shape[1:]), tensor.dtype, name=tensor.name)
 
-    features = keras.tree.map_structure(feature, model._inputs_struct if _is_functional(model) else model.inputs)
-    labels = keras.tree.map_structure(
-        lambda tensor: _label_spec(tensor, loss_name(model), batch_size),
-        model._outputs_struct if _is_functional(model) else model.outputs,
-    )
-    return _single(features), _single(labels)
+def _loss_per_output(model: keras.Model) -> list[str]:
+    """The name of each output's loss: Keras takes one loss for all, a list in their order, or a mapping by name."""
+    loss = model.loss
+    if isinstance(loss, Mapping):
+        loss = [loss.get(name, "") for name in model.output_names]
+    losses = list(loss) if isinstance(loss, list | tuple) else [loss] * len(model.outputs)
+    return [_name_of_loss(loss) for loss in losses]
 
 
 def _label_spec(output: Any, loss: str, batch_size: int) -> tf.TensorSpec:
     import tensorflow as tf
 
-    if loss.startswith("sparse_"):
+    if loss.lower().startswith("sparse"):
         return tf.TensorSpec((batch_size, *output.shape[1:-1]), CLASS_LABEL_DTYPE, name="labels")
     # Labels come as float32 whatever the policy: Keras casts them inside the step.
     return tf.TensorSpec((batch_size, *output.shape[1:]), "float32", name="labels")
 
 
-def _own_loss(network: Network, model: keras.Model) -> Any:
-    """The loss the user compiled with: kept beside a model's config, or on the model a function returned."""
-    if network.loss is not None:
-        import keras
-
-        loss = network.loss
-        return loss if isinstance(loss, str) else keras.losses.deserialize(loss)
-    return model.loss if getattr(model, "compiled", False) else None
-
-
 def _output_activation(model: keras.Model) -> str:
+    import keras
+
     layer = model.outputs[0]._keras_history.operation
+    if isinstance(layer, keras.Model):
+        return _output_activation(layer)
+    if isinstance(layer, keras.layers.Softmax):
+        return "softmax"
     return getattr(getattr(layer, "activation", None), "__name__", "linear")
 
 
