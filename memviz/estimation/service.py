@@ -1,0 +1,90 @@
+"""Estimates from one warm child process, so that the caller's process neither imports TensorFlow nor takes a GPU."""
+
+from __future__ import annotations
+
+import atexit
+import threading
+from typing import Any
+
+from memviz.child.process import ChildEndedError, ChildProcess
+from memviz.estimation.result import Estimate
+from memviz.interchange import estimate_from_dict, setup_to_message
+from memviz.models.network import Network
+from memviz.setup import TrainingSetup
+
+_ERRORS = {"ValueError": ValueError, "TypeError": TypeError, "MemoryError": MemoryError}
+
+
+class EstimationService:
+    """A child that has TensorFlow loaded and estimates on request; one request at a time, from any thread."""
+
+    def __init__(self) -> None:
+        self._child: ChildProcess | None = None
+        self._asking, self._starting = threading.Lock(), threading.Lock()
+
+    def start(self) -> None:
+        """Start the child, if none is alive, so that it is warm when the first estimate is wanted."""
+        with self._starting:
+            if self._child is not None and not _alive(self._child):
+                self._child.kill()
+                self._child = None
+            if self._child is None:
+                self._child = ChildProcess("memviz.estimation.worker", env={"CUDA_VISIBLE_DEVICES": ""})
+
+    def estimate(self, network: Network, setup: TrainingSetup) -> Estimate:
+        """The estimate of a network under a setup; waits for it.
+
+        Raises what the estimate itself raises for a network or setup that is not possible (ValueError, TypeError), and
+        RuntimeError where the child ended meanwhile; the next call starts another.
+        """
+        message = {"network": Network.of(network).to_message(), "setup": setup_to_message(setup)}
+        with self._asking:
+            self.start()
+            child = self._child
+            if child is None:
+                raise RuntimeError("The estimating process was closed.")
+            return _answer(child, message)
+
+    def close(self) -> None:
+        """End the child; an estimate under way raises RuntimeError. A later call starts another child."""
+        with self._starting:
+            child, self._child = self._child, None
+        if child is not None:
+            child.kill()
+
+
+def _alive(child: ChildProcess) -> bool:
+    """Whether the child still holds its pipe; it says nothing unasked."""
+    try:
+        child.receive(0)
+    except TimeoutError:
+        return True
+    except ChildEndedError:
+        return False
+    return True
+
+
+def _answer(child: ChildProcess, message: dict[str, Any]) -> Estimate:
+    try:
+        child.send(message)
+        answer = child.receive()
+    except ChildEndedError:
+        code = child.kill()
+        raise RuntimeError(
+            f"The estimating process ended with code {code}.\n{child.stderr_tail.strip()[-2000:]}".strip()
+        ) from None
+    except BaseException:  # Ctrl-C: its answer would be taken for the next one's
+        child.kill()
+        raise
+    if "error" in answer:
+        raise _ERRORS.get(answer["error"], RuntimeError)(answer["text"])
+    return estimate_from_dict(answer["estimate"])
+
+
+_shared = EstimationService()
+atexit.register(_shared.close)
+
+
+def shared_service() -> EstimationService:
+    """The one service of this process; its child starts with the first estimate and ends with this process."""
+    return _shared

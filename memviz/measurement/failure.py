@@ -1,0 +1,60 @@
+"""What TensorFlow's out-of-memory error says: which operation asked for how much, and of what."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from memviz.units import format_bytes, tensor_bytes
+
+PHASE_WORDS = {
+    "import": "the import of TensorFlow",
+    "build": "the build",
+    "first_step": "the first step",
+    "steady_step": "a steady step",
+}
+_SHAPE = re.compile(r"allocating tensor with shape\s*\[([\d,]*)\] and type (\w+)")
+_NODE = re.compile(r"\{\{node ([^}]+)\}\}")
+_EAGER_OP = re.compile(r"\[Op:(\w+)\]")
+_DTYPES = {"float": "float32", "double": "float64", "half": "float16"}  # TensorFlow's C++ names where they differ
+_WAYS_OUT = {
+    "build": "Way out: a larger budget, or fewer parameters (pooling before Flatten, a smaller Dense).",
+    "first_step": "Way out: a larger budget, a smaller batch, fewer parameters, or an optimizer with fewer slots.",
+    "steady_step": "Way out: a larger budget, a smaller batch, or fewer parameters.",
+}
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The request that could not be served. shape in elements, sizes in bytes; None or "" where the error is silent."""
+
+    phase: str
+    op: str = ""  # the operation's name in the graph, or its type where it ran by itself
+    shape: tuple[int, ...] | None = None
+    dtype: str = ""
+    requested_bytes: int | None = None
+    limit_bytes: int | None = None
+
+
+def parse_failure(text: str, phase: str, limit_bytes: int | None) -> Failure:
+    """The failure that the message of a `ResourceExhaustedError` describes."""
+    # Inside a function the node is named; the wrapper that an eager op runs in is called {{function_node ...}}.
+    op = _NODE.search(text) or _EAGER_OP.search(text)
+    name = op.group(1) if op else ""
+    match = _SHAPE.search(text)
+    if match is None:
+        return Failure(phase, op=name, limit_bytes=limit_bytes)
+    shape = tuple(int(n) for n in match.group(1).split(",") if n)
+    dtype = _DTYPES.get(match.group(2), match.group(2))
+    return Failure(phase, name, shape, dtype, tensor_bytes(shape, dtype), limit_bytes)
+
+
+def failure_sentences(failure: Failure) -> str:
+    """The failure in words: phase, operation, what it asked for, the limit, and the way out."""
+    asked = f"{failure.op or 'an operation'} could not get its memory"
+    if failure.shape is not None and failure.requested_bytes is not None:
+        shape = " x ".join(f"{n:,}" for n in failure.shape) or "a scalar"
+        size = format_bytes(failure.requested_bytes)
+        asked = f"{failure.op or 'an operation'} asked for {size} ({shape}, {failure.dtype})"
+    limit = "" if failure.limit_bytes is None else f"; the limit is {format_bytes(failure.limit_bytes)}"
+    return f"Out of memory in {PHASE_WORDS[failure.phase]}: {asked}{limit}. {_WAYS_OUT.get(failure.phase, '')}".strip()
