@@ -1,0 +1,310 @@
+"""The panel: knobs on the left, the verdict, the two figures and the trial on the right, the table below.
+
+Threads only put plain records on a queue; one consumer writes figures, sentences and tables.
+"""
+
+from __future__ import annotations
+
+import atexit
+import html
+import queue
+import threading
+import time
+from copy import deepcopy
+from dataclasses import replace
+from typing import Any
+
+import ipywidgets as w
+import plotly.graph_objects as go
+
+from memviz.child.machine import available_bytes
+from memviz.estimation.result import Estimate
+from memviz.estimation.service import shared_service
+from memviz.models import presets
+from memviz.models.convnet import ConvNet
+from memviz.models.network import Network
+from memviz.views import figures, tables
+from memviz.views.explorer import state as words
+from memviz.views.explorer.knobs import Knobs
+from memviz.views.explorer.state import ExplorerState, TrialRun
+from memviz.views.explorer.style import CSS
+from memviz.views.explorer.work import LatestWorker, run_trial
+
+FRAME_SECONDS = 0.2  # between two drawings of a running trial
+_open_in_cell: dict[str, Explorer] = {}
+
+
+def explore(network: ConvNet | None = None) -> Explorer:
+    """Open the explorer on a `ConvNet` (None: the bird-audio preset, or a smaller one where memory is short).
+
+    Made for the last line of a notebook cell. Raises TypeError for anything else: for other networks use
+    `memviz.estimate`, `memviz.measure` and the figures of `memviz.views.figures`.
+    """
+    if network is not None and not isinstance(network, ConvNet):
+        raise TypeError(
+            f"The explorer's knobs need a memviz.ConvNet, not {type(network).__name__}; give memviz.estimate(...) any "
+            "network and show its .profile with memviz.views.figures.layer_figure."
+        )
+    cell = _cell_id()
+    if cell in _open_in_cell:  # the cell ran again: its earlier panel can no longer be seen
+        _open_in_cell.pop(cell).close()
+    explorer = Explorer(network)
+    if cell:
+        _open_in_cell[cell] = explorer
+    return explorer
+
+
+def _cell_id() -> str:
+    from IPython.core.getipython import get_ipython
+
+    parent: dict[str, Any] = getattr(get_ipython(), "get_parent", dict)()
+    return parent.get("metadata", {}).get("cellId", "")
+
+
+class Explorer:
+    """An open panel. `state`, `estimate` and `trial` are what it shows; `close` ends its trial and its threads."""
+
+    def __init__(self, network: ConvNet | None = None) -> None:
+        self.state, notice = words.opening_state(network, available_bytes())
+        self._base = self.state.network
+        self.estimate: Estimate | None = None
+        self._answered: ExplorerState | None = None  # whose estimate that is, and what is drawn
+        self._run: TrialRun | None = None
+        self._handle: Any = None  # the running trial
+        self._newest = 0
+        self._queue: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
+        self.knobs = Knobs(self.state, self._moved, self._preset)
+        self._make_widgets(notice)
+        self._worker = LatestWorker(_answer, lambda *answer: self._queue.put(("answer", answer)))
+        self._newest = self._worker.ask(self.state.question)
+        self._consumer = threading.Thread(target=self._consume, name="memviz-panel", daemon=True)
+        self._consumer.start()
+        atexit.register(self.close)
+
+    @property
+    def trial(self) -> Any:
+        """The last trial that ended, or None."""
+        return self._run.trial if self._run else None
+
+    def close(self) -> None:
+        """End the trial, the threads and the widgets."""
+        atexit.unregister(self.close)
+        self._worker.close()
+        self._cancel()
+        self._queue.put(("close", None))
+        if threading.current_thread() is not self._consumer:
+            self._consumer.join(timeout=5)
+        _close_tree(self.box)
+
+    def _repr_mimebundle_(self, **options: Any) -> Any:
+        return self.box._repr_mimebundle_(**options)
+
+    # The widgets
+
+    def _make_widgets(self, notice: str) -> None:
+        self._notice, self._error, self._verdict = w.HTML(_note(notice)), w.HTML(), w.HTML(_WAITING)
+        self._table, self._phases, self._status = w.HTML(), w.HTML(), w.HTML()
+        self.bars: go.FigureWidget | None = None  # made with the first answer, see _draw_bars
+        self.course: go.FigureWidget | None = None
+        self._charts, self._course_box = w.VBox(), w.VBox()
+        self.start_button = w.Button(description="Run trial", button_style="primary", icon="play")
+        self.cancel_button = w.Button(description="Cancel", icon="stop", disabled=True)
+        steps = words.default_steps(self.state.network)
+        self.steps = w.BoundedIntText(description="steps", value=steps, min=3, max=1000)
+        self.progress = w.IntProgress(description="progress", min=0, max=steps)
+        self.start_button.on_click(lambda _: self._start())
+        self.cancel_button.on_click(lambda _: self._cancel())
+        controls = w.HBox([self.start_button, self.cancel_button, self.steps, self.progress])
+        controls.add_class("memviz-controls")
+        trial = w.VBox([controls, self._status, self._course_box, self._phases])
+        right = w.VBox([self._notice, self._error, self._verdict, self.knobs.display, self._charts, trial])
+        right.add_class("memviz-right")
+        top = w.HBox([self.knobs.box, right])
+        top.add_class("memviz-top")
+        self.box = w.VBox([w.HTML(f"<style>{CSS}</style>"), top, self._table])
+        self.box.add_class("memviz")
+
+    # Callbacks: in the kernel's thread, they put records on the queue
+
+    def _moved(self) -> None:
+        try:
+            state = words.state_of(self.knobs.values(), self._base)
+        except (ValueError, TypeError) as error:
+            self._newest = self._worker.skip()
+            self._queue.put(("invalid", str(error)))
+            return
+        self.knobs.mark(state)
+        asked = self._answered is not None and self._answered.question == state.question
+        self._newest = self._worker.skip() if asked else self._worker.ask(state.question)
+        self._queue.put(("state", state))
+
+    def _preset(self, name: str) -> None:
+        self._base = presets.ALL[name]
+        self.knobs.show(replace(self.state, network=self._base))
+        self.steps.value = words.default_steps(self._base)
+        self._moved()
+
+    def _start(self) -> None:
+        if self._run is None or not self._run.running:
+            known = self.estimate if self._answered and self._answered.question == self.state.question else None
+            run = TrialRun(state=self.state, steps=self.steps.value, estimate=known)
+            self._queue.put(("run", run))
+            run_trial(run.state, run.steps, lambda kind, value: self._queue.put((kind, value)))
+
+    def _cancel(self) -> None:
+        if self._handle is not None:
+            self._handle.cancel()
+
+    # The consumer: the one thread that writes
+
+    def _consume(self) -> None:
+        drawn_at, due = 0.0, False
+        while True:
+            wait = max(0.0, drawn_at + FRAME_SECONDS - time.monotonic()) if due else None
+            records = _take(self._queue, wait)
+            if any(kind == "close" for kind, _ in records):
+                return
+            try:
+                for kind, value in records:
+                    getattr(self, f"_on_{kind}")(value)
+                due = due or any(kind != "invalid" for kind, _ in records)
+                calm = all(kind == "event" for kind, _ in records)
+                if due and not (calm and time.monotonic() < drawn_at + FRAME_SECONDS):
+                    self._draw_trial()
+                    drawn_at, due = time.monotonic(), False
+            except Exception as error:  # it would vanish in JupyterLab
+                self._error.value = _alert(f"The panel failed: {type(error).__name__}: {error}")
+
+    def _on_state(self, state: ExplorerState) -> None:
+        self.state = state
+        self._error.value = ""
+        if self._answered is not None and self._answered.question == state.question:
+            self._draw_bars(state)
+
+    def _on_invalid(self, sentence: str) -> None:
+        self._error.value = _alert(f"{sentence} The chart below still shows the last setup that works.")
+
+    def _on_answer(self, answer: tuple[int, Any, Any]) -> None:
+        number, question, result = answer
+        if isinstance(result, Exception):
+            if number == self._newest:
+                self._error.value = _alert(f"No estimate: {result}")
+            if self.bars is None:
+                self._verdict.value = ""
+                self._show_bars(figures.layer_figure(None))
+            return
+        self.estimate = result
+        if self._run is not None and self._run.state.question == question:
+            self._run = replace(self._run, estimate=result)
+        self._draw_bars(replace(self.state, network=question[0], setup=question[1]))
+
+    def _on_run(self, run: TrialRun) -> None:
+        self._run = run
+        self.start_button.disabled, self.progress.bar_style = True, "info"
+        self.progress.max, self.progress.value = run.steps, 0
+
+    def _on_started(self, handle: Any) -> None:
+        self._handle = handle
+        self.cancel_button.disabled = False
+
+    def _on_event(self, event: Any) -> None:
+        assert self._run is not None
+        self._run = replace(self._run, events=(*self._run.events, event))
+
+    def _on_ended(self, trial: Any) -> None:
+        self._ended("success" if trial.status == "completed" else "warning", trial=trial)
+
+    def _on_refused(self, error: Exception) -> None:
+        self._ended("danger", refused=str(error))
+
+    def _ended(self, style: str, **how: Any) -> None:
+        assert self._run is not None
+        self._run, self._handle = replace(self._run, **how), None
+        self.start_button.disabled, self.cancel_button.disabled = False, True
+        self.progress.bar_style = style
+
+    def _draw_bars(self, state: ExplorerState) -> None:
+        assert self.estimate is not None
+        self._answered = state
+        profile = self.estimate.phases[state.phase].profile or self.estimate.profile
+        self._show_bars(figures.layer_figure(profile, log=state.log, units=state.units))
+        fits = {True: "memviz-fits", False: "memviz-lacks", None: ""}[words.fits(state, self.estimate)]
+        sentence = html.escape(words.verdict(state, self.estimate))
+        self._verdict.value = f'<p class="memviz-verdict {fits}" role="status">{sentence}</p>'
+        table = tables.layer_table(profile, state.network)
+        self._table.value = tables.layer_table_html(table, state.units) + _note(" ".join(profile.not_counted))
+
+    def _show_bars(self, figure: go.Figure) -> None:
+        if self.bars is None:  # complete before it is a widget: earlier changes can be lost (plotly PR 4956)
+            self.bars = go.FigureWidget(figure)
+            self._charts.children = (self.bars,)
+        else:
+            _update(self.bars, figure)
+
+    def _draw_trial(self) -> None:
+        run = self._run
+        estimate = self.estimate if run is None else run.estimate
+        setup = (self.state if run is None else run.state).setup
+        peaks = {} if estimate is None else {name: phase.peak_bytes for name, phase in estimate.phases.items()}
+        figure = figures.trial_figure(
+            run.events if run else (), estimated=peaks, budget_bytes=setup.budget_bytes, units=self.state.units,
+            title=words.trial_title(run, self.state), ended=words.ending_text(run),
+        )  # fmt: skip
+        if self.course is None:
+            if self.bars is None:
+                return
+            self.course = go.FigureWidget(figure)
+            self._course_box.children = (self.course,)
+        else:
+            _update(self.course, figure)
+        self._status.value = f'<p role="status">{html.escape(words.trial_sentence(run, self.state.units))}</p>'
+        if run is not None:
+            self.progress.value = run.steps_done
+        if estimate is not None:
+            table = tables.phase_table(estimate.phases, run.measured() if run else {})
+            self._phases.value = tables.phase_table_html(table, self.state.units)
+
+
+def _answer(question: tuple[ConvNet, Any]) -> Estimate:
+    return shared_service().estimate(Network.of(question[0]), question[1])
+
+
+def _take(records: queue.SimpleQueue[tuple[str, Any]], wait: float | None) -> list[tuple[str, Any]]:
+    """Everything on the queue: at least one record, or none when ``wait`` seconds are over."""
+    taken = []
+    try:
+        taken.append(records.get(timeout=wait))
+        while True:
+            taken.append(records.get_nowait())
+    except queue.Empty:
+        return taken
+
+
+def _update(widget: go.FigureWidget, figure: go.Figure) -> None:
+    """Make a widget show a figure with the same traces, in one message; only what differs travels."""
+    with widget.batch_update():
+        for shown, wanted in zip(widget.data, figure.data, strict=True):
+            shown.update(wanted.to_plotly_json(), overwrite=True)
+        widget.layout.update(figure.layout.to_plotly_json(), overwrite=True)
+    # What a view that opens later starts from, for instance after the page was loaded again; plotly itself refreshes
+    # it only when the widget is displayed on its own, not inside a box.
+    widget._widget_data, widget._widget_layout = deepcopy(widget._data), deepcopy(widget._layout_obj._props)
+
+
+def _close_tree(widget: w.Widget) -> None:
+    for child in getattr(widget, "children", ()):
+        _close_tree(child)
+    widget.close()
+
+
+def _note(text: str) -> str:
+    return f'<p class="memviz-note">{html.escape(text)}</p>' if text else ""
+
+
+def _alert(text: str) -> str:
+    return f'<p class="memviz-alert" role="alert">{html.escape(text)}</p>'
+
+
+_WAITING = (
+    '<p class="memviz-verdict" role="status">Starting TensorFlow in a child process for the first estimate ...</p>'
+)

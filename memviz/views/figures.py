@@ -1,0 +1,351 @@
+"""The figures: functions from profiles and trial events to a `plotly.graph_objects.Figure`, never displayed here.
+
+The only file that builds plotly figures. Every function returns the same set of traces for every input, so that a
+`FigureWidget` made from one result can be updated in place from the next. Positions along a memory axis are bytes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from memviz.profile import Allocation, Category, MemoryProfile
+from memviz.units import UnitSystem, dtype_bytes, format_bytes, unit_for
+from memviz.views.text import PHASE_TEXT, category_text, percent_text
+
+if TYPE_CHECKING:
+    from memviz.measurement.trial import TrialEvent
+
+# Okabe and Ito's palette, told apart by colour-blind readers too, and a pattern each for print and projectors.
+STYLES: dict[Category, tuple[str, str, str]] = {  # colour, bar pattern, marker symbol
+    Category.PARAMETER: ("#0072B2", "", "circle"),
+    Category.BUFFER: ("#56B4E9", ".", "circle-open"),
+    Category.GRADIENT: ("#D55E00", "/", "triangle-up"),
+    Category.OPTIMIZER_STATE: ("#009E73", "\\", "square"),
+    Category.INPUT: ("#222222", "+", "star"),
+    Category.ACTIVATION: ("#E69F00", "-", "diamond"),
+    Category.ACTIVATION_GRADIENT: ("#F0E442", "|", "triangle-down"),
+    Category.TEMPORARY: ("#CC79A7", "x", "x"),
+    Category.ALLOCATOR_SLACK: ("#999999", "", "cross"),
+}
+INK, GRID, BUDGET, ESTIMATE, IN_USE, LOSS = "#1f2328", "#e6e8eb", "#B22222", "#D55E00", "#0072B2", "#6f42c1"
+IN_USE_FILL = "rgba(0,114,178,0.18)"
+FONT = {"family": "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif", "size": 13, "color": INK}
+WIDTH, ROW_HEIGHT, TRIAL_HEIGHT = 700, 34, 340
+NO_BUTTONS = ["zoom", "pan", "select", "lasso", "zoomIn", "zoomOut", "autoScale", "resetScale"]
+
+
+def layer_figure(
+    profile: MemoryProfile | None, *, log: bool = False, units: UnitSystem = "binary", width: int = WIDTH
+) -> go.Figure:
+    """Bytes at the peak per layer, by category: stacked bars, or on a log axis one mark per category.
+
+    The bars' numbers are those of `MemoryProfile.by_layer`, in bytes. A log axis has no zero, so neither a bar's
+    length nor a stack means anything on it: there, marks at the bytes themselves. None: the empty figure.
+    """
+    table: dict[str, dict[str, int]] = {} if profile is None else profile.by_layer().T.to_dict()  # type: ignore[assignment]
+    layers = list(table)
+    hover = {} if profile is None else _hover_texts(profile, units)
+    present = [c for c in Category if any(row[c] for row in table.values())]
+    totals = [sum(row.values()) for row in table.values()]
+    figure = go.Figure()
+    for category in Category:
+        sizes = [table[layer][category] for layer in layers]
+        texts = [hover.get((layer, category), "") for layer in layers]
+        shown = category in present
+        figure.add_trace(_bar(category, sizes, texts, max(totals, default=0), units, show=shown and not log))
+        lane = (present.index(category) + 0.5) / len(present) - 0.5 if shown else 0.0
+        figure.add_trace(_marks(category, sizes, texts, lane, show=shown and log))
+    figure.add_trace(_total_labels(totals, units, show=not log))
+    _layer_layout(figure, profile, layers, totals, log, units, width)
+    return figure
+
+
+def _bar(category: Category, sizes: list[int], hover: list[str], longest: int, units: UnitSystem, show: bool) -> go.Bar:
+    color, pattern, _ = STYLES[category]
+    return go.Bar(
+        name=category_text(category), orientation="h", x=sizes, y=list(range(len(sizes))), width=0.74,
+        visible=show, showlegend=show, legendgroup=str(category),
+        hovertext=hover, hovertemplate="%{hovertext}<extra></extra>",
+        text=[format_bytes(size, units) if size > 0.11 * longest else "" for size in sizes],
+        textposition="inside", insidetextanchor="middle", textangle=0, textfont={"size": 12},
+        marker={
+            "color": color, "line": {"color": "white", "width": 1},
+            "pattern": {"shape": pattern, "fillmode": "overlay", "fgcolor": "white", "fgopacity": 0.45, "size": 7,
+                        "solidity": 0.22},
+        },
+    )  # fmt: skip
+
+
+def _marks(category: Category, sizes: list[int], hover: list[str], lane: float, show: bool) -> go.Scatter:
+    color, _, symbol = STYLES[category]
+    return go.Scatter(
+        name=category_text(category), mode="markers", x=[size or None for size in sizes],
+        y=[row + 0.8 * lane for row in range(len(sizes))], visible=show, showlegend=show, legendgroup=str(category),
+        hovertext=hover, hovertemplate="%{hovertext}<extra></extra>",
+        marker={"color": color, "symbol": symbol, "size": 9, "line": {"color": INK, "width": 0.6}},
+    )  # fmt: skip
+
+
+def _total_labels(totals: list[int], units: UnitSystem, show: bool) -> go.Scatter:
+    whole = sum(totals) or 1
+    texts = [f" {format_bytes(t, units)}" + (f"  ({percent_text(t / whole)})" if t else "") for t in totals]
+    return go.Scatter(
+        name="total", mode="text", x=totals, y=list(range(len(totals))), text=texts, textposition="middle right",
+        textfont={"size": 12, "color": INK}, cliponaxis=False, hoverinfo="skip", visible=show, showlegend=False,
+    )  # fmt: skip
+
+
+def _layer_layout(
+    figure: go.Figure, profile: MemoryProfile | None, layers: list[str], totals: list[int], log: bool,
+    units: UnitSystem, width: int,
+) -> None:  # fmt: skip
+    longest = max(totals, default=0) or 1
+    labels = [_shortened(layer) for layer in layers]
+    height = 132 + ROW_HEIGHT * max(len(layers), 5)
+    axis = _log_axis(_cells(figure), units) if log else _linear_axis(longest, 1.27, units)
+    figure.update_layout(
+        _frame(width, height),
+        title=_title(_layer_title(profile, units), _LOG_NOTE if log else ""),
+        barmode="stack",
+        margin={"l": 24 + 7 * max([len(label) for label in labels] + [6]), "r": 12, "t": 58, "b": 76},
+        xaxis=axis | {"visible": profile is not None},
+        yaxis={
+            "range": [len(layers) - 0.4, -0.6], "tickvals": list(range(len(layers))), "ticktext": labels,
+            "showgrid": log, "gridcolor": GRID, "zeroline": False, "fixedrange": True, "visible": profile is not None,
+        },
+        legend={"orientation": "h", "x": 0, "xanchor": "left", "y": -34 / (height - 134), "yanchor": "top",
+                "traceorder": "normal", "itemclick": False, "itemdoubleclick": False, "font": {"size": 12}},
+        annotations=[_centre_note("The estimate of each layer's memory appears here.", show=profile is None)],
+    )  # fmt: skip
+
+
+_LOG_NOTE = "log scale: one mark per category at its bytes; marks do not stack, and zero is not shown"
+
+
+def _layer_title(profile: MemoryProfile | None, units: UnitSystem) -> str:
+    if profile is None:
+        return "Memory at the peak, by layer"
+    phase = PHASE_TEXT[profile.phase].capitalize()
+    return f"{phase}: {format_bytes(profile.peak_bytes, units)} at the peak, by layer ({profile.source})"
+
+
+def _cells(figure: go.Figure) -> list[int]:
+    return [size for trace in figure.data if trace.type == "bar" for size in trace.x if size]
+
+
+def _hover_texts(profile: MemoryProfile, units: UnitSystem) -> dict[tuple[str, str], str]:
+    """Text per (layer, category): bytes, and the largest blocks as shape times element size."""
+    blocks: dict[tuple[str, str], list[Allocation]] = {}
+    for a in profile.at_peak():  # largest first
+        blocks.setdefault((a.layer, a.category), []).append(a)
+        if a.nbytes > a.requested_nbytes:
+            blocks.setdefault((a.layer, Category.ALLOCATOR_SLACK), [])
+    by_layer = profile.by_layer().stack().to_dict()
+    texts = {}
+    for (layer, category), held in blocks.items():
+        size = by_layer[layer, category]
+        head = f"<b>{layer}</b>: {category_text(category)}<br>{format_bytes(size, units)} ({size:,} B)"
+        more = [f"and {len(held) - 3} more"] if len(held) > 3 else []
+        texts[layer, category] = "<br>".join([head, *(block_text(a) for a in held[:3]), *more])
+    return texts
+
+
+def block_text(block: Allocation) -> str:
+    """How a block's bytes come about: ``6,019,376 x 128 x 4 B (float32, Adam/Mul)``."""
+    about = ", ".join(part for part in (block.dtype, block.op) if part)
+    about = f" ({about})" if about else ""
+    try:
+        item = dtype_bytes(block.dtype)
+    except ValueError:
+        item = 0
+    if block.shape is None or item == 0 or math.prod(block.shape) * item != block.requested_nbytes:
+        return f"{block.requested_nbytes:,} B{about}"
+    return " x ".join([*(f"{n:,}" for n in block.shape), f"{item} B"]) + about
+
+
+def trial_figure(
+    events: Sequence[TrialEvent] = (), *, estimated: Mapping[str, int] | None = None, budget_bytes: int | None = None,
+    units: UnitSystem = "binary", title: str = "", ended: str = "", width: int = WIDTH,
+) -> go.Figure:  # fmt: skip
+    """Memory over a trial's seconds beside the estimate and the budget, and the loss of its steps below.
+
+    events: what the trial has told so far. estimated: peak bytes per phase. ended: how it ended, written at its last
+    sample. Without events: the levels that the trial will be held against.
+    """
+    samples = [e for e in events if e.kind in ("sample", "step") and e.bytes_in_use]
+    steps = [(e.seconds, e.step.loss) for e in events if e.step is not None]
+    seconds = [e.seconds for e in samples]
+    spans = _phase_spans(events) if events else _phases_to_come(estimated or {})
+    level_x, level_y = _levels(spans, estimated or {})
+    last = spans[-1][2] if spans else 1.0
+    figure = make_subplots(rows=2, cols=1, shared_xaxes=True, row_heights=[0.74, 0.26], vertical_spacing=0.1)
+    for row, trace in (
+        (1, _line("in use", seconds, [e.bytes_in_use for e in samples], IN_USE, fill="tozeroy", fillcolor=IN_USE_FILL)),
+        (1, _line("peak of the phase", seconds, [e.peak_bytes for e in samples], INK, width=1.5, dash="dot")),
+        (1, _line("estimated peak", level_x, level_y, ESTIMATE, width=3, dash="dash")),
+        (1, _line("budget", [0, last], [budget_bytes] * 2, BUDGET, width=2.5)),
+        (2, _line("loss", [at for at, _ in steps], [loss for _, loss in steps], LOSS, mode="lines+markers")),
+    ):  # fmt: skip
+        figure.add_trace(trace, row=row, col=1)
+    highest = max([y for trace in figure.data[:4] for y in trace.y if y is not None], default=1)
+    _trial_layout(figure, title, highest, last, units, width, bool(events))
+    figure.update_layout(
+        shapes=_phase_bands(spans),
+        annotations=[
+            *_phase_names(spans, last),
+            _level_label("budget", budget_bytes, BUDGET, "left", units),
+            _level_label("estimate", level_y[-1] if level_y else None, ESTIMATE, "right", units),
+            _ending(samples, ended),
+            _centre_note(_TO_COME, show=not events) | {"y": 0.52, "bgcolor": "white", "borderpad": 6},
+        ],
+    )
+    return figure
+
+
+_TO_COME = "Run trial draws memory and loss of real training steps here, as they happen."
+
+
+def _phase_spans(events: Sequence[TrialEvent]) -> list[tuple[str, float, float]]:
+    """(phase, from, to) in seconds, in order."""
+    starts: list[tuple[str, float]] = []
+    for event in events:
+        if event.phase and (not starts or starts[-1][0] != event.phase):
+            starts.append((event.phase, event.seconds))
+    ends = [start for _, start in starts[1:]] + [events[-1].seconds]
+    return [(phase, start, end) for (phase, start), end in zip(starts, ends, strict=True)]
+
+
+def _phases_to_come(estimated: Mapping[str, int]) -> list[tuple[str, float, float]]:
+    return [(phase, i / len(estimated), (i + 1) / len(estimated)) for i, phase in enumerate(estimated)]
+
+
+def _levels(
+    spans: Iterable[tuple[str, float, float]], estimated: Mapping[str, int]
+) -> tuple[list[float | None], list[int | None]]:
+    """The estimate's level over each phase's span, as one line with a gap (None) after each phase."""
+    x: list[float | None] = []
+    y: list[int | None] = []
+    for phase, start, end in spans:
+        if phase in estimated:
+            x += [start, end, None]
+            y += [estimated[phase], estimated[phase], None]
+    return x[:-1], y[:-1]
+
+
+def _line(name: str, x: list, y: list, color: str, *, mode: str = "lines", width: float = 2, dash: str = "solid",
+          **more: Any) -> go.Scatter:  # fmt: skip
+    return go.Scatter(name=name, x=x, y=y, mode=mode, line={"color": color, "width": width, "dash": dash}, **more)
+
+
+def _trial_layout(
+    figure: go.Figure, title: str, highest: int, last: float, units: UnitSystem, width: int, running: bool
+) -> None:
+    memory = _linear_axis(highest, 1.2, units, ticks=4)
+    figure.update_layout(
+        _frame(width, TRIAL_HEIGHT),
+        title=_title(title or "Estimate, and the measured trial"),
+        margin={"l": 78, "r": 12, "t": 60, "b": 64},
+        legend={"orientation": "h", "x": 0, "xanchor": "left", "y": -0.17, "yanchor": "top", "itemclick": False,
+                "itemdoubleclick": False, "font": {"size": 12}},
+        hovermode="x unified" if running else False,
+        yaxis=memory,
+        yaxis2={"title": {"text": "loss", "font": {"size": 12}}, "gridcolor": GRID, "rangemode": "tozero", "nticks": 4,
+                "fixedrange": True, "zeroline": False, "showticklabels": running},
+        xaxis={"range": [0, last], "showgrid": False, "zeroline": False, "fixedrange": True},
+        xaxis2={"range": [0, last], "showgrid": False, "zeroline": False, "ticksuffix": " s", "fixedrange": True,
+                "showticklabels": running},
+    )  # fmt: skip
+
+
+def _phase_bands(spans: list[tuple[str, float, float]]) -> list[dict[str, Any]]:
+    return [
+        {"type": "rect", "xref": "x", "yref": "paper", "x0": start, "x1": end, "y0": 0, "y1": 1, "layer": "below",
+         "line": {"width": 0}, "fillcolor": "#f6f7f9" if i % 2 else "#eceff2"}
+        for i, (_, start, end) in enumerate(spans)
+    ]  # fmt: skip
+
+
+def _phase_names(spans: list[tuple[str, float, float]], last: float) -> list[dict[str, Any]]:
+    """Names above the bands; one too narrow for its name goes without."""
+    return [
+        {"xref": "x", "yref": "paper", "x": (start + end) / 2, "y": 1, "yanchor": "bottom", "showarrow": False,
+         "text": PHASE_TEXT.get(phase, phase), "font": {"size": 12, "color": "#57606a"}}
+        for phase, start, end in spans
+        if end - start > 0.09 * last
+    ]  # fmt: skip
+
+
+def _level_label(name: str, level: int | None, color: str, side: str, units: UnitSystem) -> dict[str, Any]:
+    return {
+        "xref": "x domain", "yref": "y", "x": 0.005 if side == "left" else 0.995, "xanchor": side, "y": level or 0,
+        "yanchor": "bottom", "showarrow": False, "font": {"size": 12, "color": color},
+        "bgcolor": "rgba(255,255,255,0.75)", "visible": level is not None,
+        "text": f"{name} {format_bytes(level or 0, units)}",
+    }  # fmt: skip
+
+
+def _ending(samples: Sequence[TrialEvent], text: str) -> dict[str, Any]:
+    show = bool(text and samples)
+    return {
+        "xref": "x", "yref": "y", "x": samples[-1].seconds if show else 0, "y": samples[-1].bytes_in_use if show else 0,
+        "text": f"<b>{text}</b>", "visible": show, "showarrow": True, "arrowhead": 2, "ax": -24, "ay": 30,
+        "xanchor": "right",
+        "bgcolor": "white", "bordercolor": BUDGET, "borderpad": 3, "font": {"size": 12, "color": BUDGET},
+    }  # fmt: skip
+
+
+def _frame(width: int, height: int) -> dict[str, Any]:
+    """What every figure shares. Width and height are always given: resizing by itself is broken (plotly#5208)."""
+    return {
+        "width": width, "height": height, "font": FONT, "template": "none", "paper_bgcolor": "white",
+        "plot_bgcolor": "white", "dragmode": False,
+        "hoverlabel": {"bgcolor": "white", "font": {"color": INK}, "align": "left"}, "modebar": {"remove": NO_BUTTONS},
+    }  # fmt: skip
+
+
+def _title(text: str, note: str = "") -> dict[str, Any]:
+    return {
+        "text": f"<b>{text}</b>", "x": 0, "xref": "container", "xanchor": "left", "y": 1, "yref": "container",
+        "yanchor": "top", "pad": {"l": 12, "t": 10}, "font": {"size": 15},
+        "subtitle": {"text": note, "font": {"size": 12, "color": "#57606a"}},
+    }  # fmt: skip
+
+
+def _centre_note(text: str, *, show: bool) -> dict[str, Any]:
+    return {"text": text, "xref": "paper", "yref": "paper", "x": 0.5, "y": 0.5, "showarrow": False, "visible": show,
+            "font": {"size": 14, "color": "#57606a"}}  # fmt: skip
+
+
+def _linear_axis(highest: int, room: float, units: UnitSystem, ticks: int = 6) -> dict[str, Any]:
+    """An axis from 0 with round steps of one unit; plotly's own ticks know neither GiB nor GB."""
+    factor, label = unit_for(highest, units)
+    raw = highest * room / factor / ticks
+    power = 10.0 ** math.floor(math.log10(raw))
+    step = next(m * power for m in (1, 2, 2.5, 5, 10) if m * power >= raw * 0.999)
+    steps = [i * step for i in range(int(highest * room / factor / step) + 1)]
+    return {
+        "type": "linear", "range": [0, highest * room], "tickvals": [round(s * factor) for s in steps],
+        "ticktext": [f"{s:,g} {label}" if s else "0" for s in steps], "gridcolor": GRID, "zeroline": False,
+        "fixedrange": True,
+    }  # fmt: skip
+
+
+def _log_axis(sizes: list[int], units: UnitSystem) -> dict[str, Any]:
+    """A log axis with ticks at whole units: 1 B, 1 KiB, 1 MiB, ..."""
+    base = 1024 if units == "binary" else 1000
+    low, high = min(sizes, default=1), max(sizes, default=base)
+    values = [base**power for power in range(6)]
+    return {
+        "type": "log", "range": [math.log10(low) - 0.4, math.log10(high) + 0.5], "tickvals": values, "zeroline": False,
+        "ticktext": [format_bytes(v, units, 0) for v in values], "gridcolor": GRID, "fixedrange": True,
+    }  # fmt: skip
+
+
+def _shortened(name: str, longest: int = 30) -> str:
+    """A long name with its middle left out; the hover has it whole."""
+    return name if len(name) <= longest else f"{name[: longest // 2 - 1]}…{name[-(longest // 2) :]}"

@@ -1,0 +1,27 @@
+"""Words and shares as every view writes them."""
+
+from __future__ import annotations
+
+import math
+
+PHASE_TEXT = {
+    "import": "start", "build": "build", "first_step": "first step", "steady_step": "steady step",
+    "evaluate": "evaluate", "predict": "predict",
+}  # fmt: skip
+
+
+def category_text(category: str) -> str:
+    """A category's name for people: ``optimizer state``."""
+    return str(category).replace("_", " ")
+
+
+def percent_text(share: float) -> str:
+    """A share as text that rounds neither to the whole nor to nothing: 0.999997 reads ``99.99 %``."""
+    if 0.999 < share < 1:
+        return f"{math.floor(share * 10_000) / 100:.2f} %"
+    return "< 0.1 %" if 0 < share < 0.001 else f"{share * 100:.1f} %"
+
+
+def error_text(error: float) -> str:
+    """A signed share as text: ``+1.3 %``; above zero the estimate is too high."""
+    return f"{error * 100:+.1f} %".replace("-", "\N{MINUS SIGN}")
