@@ -139,4 +139,4 @@ def _plain(value: object) -> object:
         return value
     if isinstance(value, Mapping):
         return {str(k): _plain(v) for k, v in value.items()}
-    return getattr(value, "__name__", None) or getattr(value, "name", None) or type(value).__name__
+    return getattr(value, "__name__", type(value).__name__)  # not an instance's name: Keras counts it up, adam_14

@@ -89,7 +89,7 @@ def test_describe_is_plain_data():
 
     setup = TrainingSetup.create(batch_size=np.int32(4), optimizer=keras.optimizers.Adam(), loss=my_loss, budget="1 GB")
     assert json.loads(json.dumps(setup.describe())) == {
-        "batch_size": 4, "optimizer": "adam", "loss": "my_loss", "dtype_policy": None, "jit_compile": "auto",
+        "batch_size": 4, "optimizer": "Adam", "loss": "my_loss", "dtype_policy": None, "jit_compile": "auto",
         "device": None, "budget_bytes": 10**9, "memory_growth": False,
     }  # fmt: skip
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import textwrap
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -112,21 +114,26 @@ def _is_keras_model(network: Any) -> bool:
 
 
 def _model_config(model: Any) -> dict[str, Any]:
-    import keras
-
     try:
-        return keras.saving.serialize_keras_object(model)
+        return _serialized(model)
     except Exception as error:
         raise ValueError(
-            f"The model {model.name!r} has no usable config ({type(error).__name__}: {error}); "
-            "pass a function without arguments that builds and returns it."
+            f"The model {model.name!r} has no usable config ({type(error).__name__}: {_in_a_line(error)}); "
+            "pass a function without arguments that builds and returns a new one."
         ) from error
 
 
 def _compiled_loss(model: Any) -> Any:
-    if not getattr(model, "compiled", False):
-        return None
-    return (model.get_compile_config() or {}).get("loss")
+    return _serialized(model.loss) if getattr(model, "compiled", False) else None
+
+
+def _serialized(part: Any) -> Any:
+    import keras
+
+    with warnings.catch_warnings():
+        # Keras warns that a lambda is unsafe to load from somewhere else; this one only goes to our own child.
+        warnings.filterwarnings("ignore", "The object being serialized includes a `lambda`", UserWarning)
+        return keras.saving.serialize_keras_object(part)
 
 
 def _call_builder(builder: Callable[[], Any], name: str, dtype_policy: str | None) -> keras.Model:
@@ -139,8 +146,11 @@ def _call_builder(builder: Callable[[], Any], name: str, dtype_policy: str | Non
         model = builder()
     except Exception as error:
         _raise_out_of_memory(error)
-        hint = " Build it without using the values of its weights." if "FailedPrecondition" in repr(error) else ""
-        raise ValueError(f"The function {name} raised {type(error).__name__} while building: {error}{hint}") from error
+        if building_abstractly() and type(error).__module__.startswith("tensorflow."):
+            said = "memviz builds without storage; let the function build the model without using its weights' values."
+        else:
+            said = _in_a_line(error)
+        raise ValueError(f"The function {name} raised {type(error).__name__} while building: {said}") from error
     finally:
         keras.config.set_dtype_policy(policy_before)
     if not isinstance(model, keras.Model):
@@ -157,21 +167,19 @@ def _rebuild(config: Mapping[str, Any], dtype_policy: str | None) -> keras.Model
     except Exception as error:
         _raise_out_of_memory(error)
         raise ValueError(
-            f"The model cannot be rebuilt from its config ({type(error).__name__}: {error}); "
-            "pass a function without arguments that builds and returns it."
+            f"The model cannot be rebuilt from its config ({type(error).__name__}: {_in_a_line(error)}); "
+            "pass a function without arguments that builds and returns a new one."
         ) from error
 
 
 def _loss_from_config(loss: Any) -> Any:
     import keras
 
-    if loss is None or isinstance(loss, str):
-        return loss
     try:
-        return keras.losses.deserialize(loss)
+        return keras.saving.deserialize_keras_object(loss, safe_mode=False)
     except Exception as error:
         raise ValueError(
-            f"The loss the model was compiled with cannot be made anew ({error}); pass it as loss=."
+            f"The loss the model was compiled with cannot be made anew ({_in_a_line(error)}); pass it as loss=."
         ) from error
 
 
@@ -184,6 +192,11 @@ def _edited(node: Any, policy: str | None) -> Any:
     if isinstance(node, list | tuple):
         return type(node)(_edited(value, policy) for value in node)
     return node
+
+
+def _in_a_line(error: Exception) -> str:
+    """The start of an error's text; Keras' run over many lines, and the whole stays as the cause."""
+    return textwrap.shorten(str(error), 300, placeholder=" ...")
 
 
 def _raise_out_of_memory(error: BaseException | None) -> None:

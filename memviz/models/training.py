@@ -6,6 +6,7 @@ import copy
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from memviz.models.abstract import building_abstractly
 from memviz.models.network import Network
 from memviz.setup import TrainingSetup
 
@@ -60,8 +61,15 @@ def _new_loss(loss: Any) -> Any:
 
 
 def build_slots(model: keras.Model) -> None:
-    """Create the optimizer's slots, as Keras does before its first step."""
-    model.optimizer.build(model.trainable_variables)
+    """Create the optimizer's slots, as Keras does before its first step; without storage in an abstract build."""
+    import tensorflow as tf
+
+    if not building_abstractly():
+        model.optimizer.build(model.trainable_variables)
+        return
+    # Some optimizers copy the weights into their slots (ScheduleFreeAdamW): in a graph that is only written down.
+    with tf.__internal__.FuncGraph("slots").as_default():
+        model.optimizer.build(model.trainable_variables)
 
 
 def step_function(model: keras.Model) -> Any:

@@ -1,0 +1,210 @@
+import functools
+import json
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from memviz.models import presets
+from memviz.models.abstract import abstract_weights, is_abstract
+from memviz.models.convnet import ConvBlock, ConvNet
+from memviz.models.network import Network
+
+
+def classifier(activation="softmax"):
+    return keras.Sequential(
+        [keras.Input((8, 8, 1)), keras.layers.Flatten(), keras.layers.Dense(4, activation=activation)],
+        name="classifier",
+    )
+
+
+def shapes(model):
+    return [(v.name, tuple(v.shape), v.dtype) for v in model.variables]
+
+
+def through_json(network):
+    return Network.from_message(json.loads(json.dumps(network.to_message())))
+
+
+def test_a_convnet_travels_and_builds():
+    net = ConvNet(input_shape=(8, 8, 1), blocks=(ConvBlock(filters=2, pooling="max", dropout=0.5),), dense=(3, 2))
+    assert through_json(Network.of(net)).convnet == net
+    assert Network.of(net).build("mixed_float16").layers[1].dtype_policy.name == "mixed_float16"
+    assert through_json(Network.of(presets.bird_audio)).convnet == presets.bird_audio
+
+
+def test_a_function_travels_and_builds_a_fresh_model_each_time():
+    network = through_json(Network.of(functools.partial(classifier, "sigmoid")))
+    first, second = network.build(), network.build()
+    assert first is not second
+    assert first.layers[-1].activation is keras.activations.sigmoid
+
+
+def test_a_model_travels_as_its_config():
+    model = keras.Sequential([keras.Input((8,)), keras.layers.Lambda(lambda x: 2 * x), keras.layers.Dense(3)])
+    model.layers[-1].trainable = False
+    network = through_json(Network.of(model))
+    rebuilt = network.build()
+    assert rebuilt is not model
+    assert shapes(rebuilt) == shapes(model)
+    assert rebuilt.trainable_variables == []
+    assert rebuilt(np.ones((1, 8))).shape == (1, 3)
+
+
+def test_a_nested_model_keeps_its_frozen_part_and_gets_no_slots():
+    base = classifier()
+    base.compile(optimizer="adam", loss="sparse_categorical_crossentropy")
+    base.trainable = False
+    model = keras.Sequential([keras.Input((8, 8, 1)), base, keras.layers.Dense(1)])
+    model.compile(optimizer="adam", loss="mse")
+    model.optimizer.build(model.trainable_variables)
+    rebuilt, loss = through_json(Network.of(model)).build_with_loss()
+    assert shapes(rebuilt) == shapes(model)
+    assert len(rebuilt.trainable_variables) == len(model.trainable_variables) == 2
+    assert loss == "mse"
+    assert not rebuilt.compiled
+    assert not rebuilt.layers[0].compiled
+
+
+@pytest.mark.parametrize(
+    "loss",
+    ["mse", keras.losses.huber, keras.losses.BinaryCrossentropy(from_logits=True), {"dense": "mae"}, [None]],
+    ids=["name", "function", "instance", "mapping", "list"],
+)
+def test_the_compiled_loss_comes_along(loss):
+    model = classifier()
+    model.compile(loss=loss)
+    _, found = through_json(Network.of(model)).build_with_loss()
+    assert found == loss or found.get_config() == loss.get_config()
+
+
+def test_a_loss_that_cannot_be_made_anew_is_said():
+    def mine(y_true, y_pred):
+        return keras.ops.mean(y_true - y_pred, axis=-1)
+
+    model = classifier()
+    model.compile(loss=mine)
+    with pytest.raises(ValueError, match=r"loss the model was compiled with cannot be made anew .*pass it as loss="):
+        Network.of(model).build_with_loss()
+
+
+@pytest.mark.parametrize("policy", ["float64", "mixed_bfloat16"])
+@pytest.mark.parametrize("form", [lambda: classifier, classifier], ids=["function", "model"])
+def test_another_policy_reaches_every_layer(form, policy):
+    before = keras.config.dtype_policy().name
+    network = Network.of(form())
+    assert {layer.dtype_policy.name for layer in network.build(policy).layers} == {policy}
+    assert {layer.dtype_policy.name for layer in network.build().layers} == {"float32"}
+    assert keras.config.dtype_policy().name == before
+
+
+def snapshot(model):
+    return {
+        "weights": [w.tolist() for w in model.get_weights()],
+        "compiled": model.compiled,
+        "optimizer": [v.name for v in model.optimizer.variables] if model.compiled else None,
+        "policies": [layer.dtype_policy.name for layer in model.layers],
+        "train_function": model.train_function,
+        "abstract": [is_abstract(v) for v in model.variables],
+    }
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("policy", [None, "mixed_float16"])
+def test_a_function_that_returns_its_own_model_gets_another(compiled, policy):
+    mine = classifier()
+    if compiled:
+        mine.compile(optimizer="adam", loss="mae")
+    before = snapshot(mine)
+    with abstract_weights():
+        model, loss = Network.of(lambda: mine).build_with_loss(policy)
+        model.compile(optimizer="sgd", loss="mse")
+        assert all(is_abstract(v) for v in model.variables)
+    assert model is not mine
+    assert loss == ("mae" if compiled else None)
+    assert snapshot(mine) == before
+
+
+def test_a_part_made_before_is_made_anew():
+    base = classifier()
+    before = snapshot(base)
+    with abstract_weights():
+        model = Network.of(lambda: keras.Sequential([base, keras.layers.Dense(2)])).build()
+        assert all(is_abstract(v) for v in model.variables)
+        assert len(model.variables) == 4
+    assert snapshot(base) == before
+
+
+# Keras copies weights for a pickle with np.array(x), which numpy 2 wants to be given a copy keyword.
+@pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning")
+def test_a_captured_model_costs_nothing_in_a_child_and_is_built_there_for_real():
+    base = classifier()
+    network = through_json(Network.of(lambda: keras.Sequential([base, keras.layers.Dense(2)])))
+    captured = network.builder.__closure__[0].cell_contents
+    assert all(is_abstract(v) for v in captured.variables)
+    model = network.build()
+    assert len(model.get_weights()) == 4
+
+
+def test_out_of_memory_is_not_hidden_by_a_rebuild():
+    class Exhausted(keras.layers.Layer):
+        def build(self, shape):
+            raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor")
+
+    keras.saving.register_keras_serializable("memviz_tests")(Exhausted)
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    config = Network.of(model).to_message()
+    layer = config["config"]["config"]["layers"][1]
+    layer.update(class_name="Exhausted", registered_name="memviz_tests>Exhausted", module=None, config={"name": "x"})
+    for network in (Network.from_message(config), Network.of(lambda: Exhausted()(keras.Input((2,))))):
+        with pytest.raises(tf.errors.ResourceExhaustedError, match="OOM when allocating"):
+            network.build()
+
+
+def raises():
+    raise RuntimeError("no such file")
+
+
+def reads_weights():
+    model = classifier()
+    model.predict(np.zeros((1, 8, 8, 1)), verbose=0)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("function", "says"),
+    [
+        (raises, r"^The function raises raised RuntimeError while building: no such file$"),
+        (lambda x: x, r"^The function <lambda> raised TypeError while building: .*missing 1 required positional"),
+        (lambda: None, r"^The function <lambda> returned None; it must return a keras.Model\.$"),
+        (lambda: keras.layers.Dense(3), r"returned <Dense .*>; it must return a keras.Model\.$"),
+        (
+            reads_weights,
+            r"^The function reads_weights raised InvalidArgumentError while building: .* its weights' values\.$",
+        ),
+    ],
+)
+def test_a_function_that_does_not_build_is_said_in_a_sentence(function, says):
+    policy = keras.config.dtype_policy().name
+    with abstract_weights(), pytest.raises(ValueError, match=says):
+        Network.of(function).build("float16")
+    assert keras.config.dtype_policy().name == policy
+
+
+@pytest.mark.parametrize("other", [None, 3, "bird_audio", keras.Model, object()])
+def test_what_is_no_network_is_refused(other):
+    with pytest.raises(
+        TypeError, match=r"A network is a keras.Model, a function without arguments .* or a memviz ConvN"
+    ):
+        Network.of(other)
+
+
+def test_a_model_without_a_config_is_refused_with_the_way_out():
+    class Mine(keras.Model):
+        def __init__(self, units):
+            super().__init__()
+            self.units = units
+
+    with pytest.raises(ValueError, match=r"(no usable|from its) config .* pass a function without arguments that buil"):
+        Network.of(Mine(object())).build()

@@ -1,0 +1,137 @@
+import copy
+
+import keras
+import numpy as np
+import pytest
+
+from memviz.models import presets
+from memviz.models.abstract import abstract_weights, is_abstract
+from memviz.models.network import Network
+from memviz.models.training import batch_specs, build_slots, compiled_model, loss_name, make_optimizer, step_function
+from memviz.setup import TrainingSetup
+
+SETUP = TrainingSetup(batch_size=4, jit_compile=False)
+
+
+def model_with(*layers, shape=(6,)):
+    return keras.Sequential([keras.Input(shape), *layers])
+
+
+@pytest.mark.parametrize(
+    ("last", "loss", "label"),
+    [
+        (lambda: keras.layers.Dense(3, activation="sigmoid"), "binary_crossentropy", ((4, 3), "float32")),
+        (lambda: keras.layers.Dense(3, activation="softmax"), "sparse_categorical_crossentropy", ((4,), "int64")),
+        (lambda: keras.layers.Softmax(), "sparse_categorical_crossentropy", ((4,), "int64")),
+        (lambda: keras.layers.Activation("sigmoid"), "binary_crossentropy", ((4, 6), "float32")),
+        (
+            lambda: model_with(keras.layers.Dense(2, activation="softmax")),
+            "sparse_categorical_crossentropy",
+            ((4,), "int64"),
+        ),
+        (lambda: keras.layers.Dense(3), "mean_squared_error", ((4, 3), "float32")),
+    ],
+)
+def test_the_loss_suits_the_output_and_a_real_step_takes_the_batch(last, loss, label):
+    model = compiled_model(Network.of(lambda: model_with(keras.layers.Dense(6), last())), SETUP)
+    assert loss_name(model) == loss
+    features, labels = batch_specs(model, 4)
+    assert (tuple(features.shape), features.dtype.name) == ((4, 6), "float32")
+    assert (tuple(labels.shape), labels.dtype.name) == label
+    batch = np.ones(features.shape, "float32"), np.ones(labels.shape, label[1])
+    assert np.isfinite(model.train_on_batch(*batch))
+
+
+def test_several_inputs_and_outputs_keep_their_structure():
+    def build():
+        a, b = keras.Input((3,), name="a"), keras.Input((5,), name="b", dtype="int32")
+        joined = keras.layers.Concatenate()([a, keras.layers.Embedding(7, 1)(b)[..., 0]])
+        outputs = {
+            "kind": keras.layers.Dense(4, activation="softmax", name="kind")(joined),
+            "size": keras.layers.Dense(1, name="size")(joined),
+        }
+        model = keras.Model({"a": a, "b": b}, outputs)
+        model.compile(loss={"kind": "sparse_categorical_crossentropy", "size": "mse"})
+        return model
+
+    with abstract_weights():
+        model = compiled_model(Network.of(build), SETUP)
+        build_slots(model)
+        specs = batch_specs(model, 4)
+        step_function(model).get_concrete_function(specs)
+    features, labels = specs
+    assert {k: (tuple(v.shape), v.dtype.name) for k, v in features.items()} == {
+        "a": ((4, 3), "float32"), "b": ((4, 5), "int32"),
+    }  # fmt: skip
+    assert {k: tuple(v.shape) for k, v in labels.items()} == {"kind": (4,), "size": (4, 1)}
+    assert loss_name(model) == "sparse_categorical_crossentropy, mse"
+
+
+def test_a_given_loss_goes_before_the_compiled_one():
+    mine = model_with(keras.layers.Dense(1))
+    mine.compile(loss="mae")
+    assert loss_name(compiled_model(Network.of(mine), SETUP)) == "mae"
+    setup = TrainingSetup(batch_size=4, loss=keras.losses.Huber())
+    assert loss_name(compiled_model(Network.of(mine), setup)) == "huber_loss"
+    config = keras.losses.serialize(keras.losses.BinaryFocalCrossentropy(gamma=3.0))
+    before = copy.deepcopy(config)
+    model = compiled_model(Network.of(mine), TrainingSetup(batch_size=4, loss=config))
+    assert model.loss.get_config()["gamma"] == 3.0
+    assert config == before
+    assert mine.loss == "mae"
+
+
+def test_an_optimizer_is_made_anew_with_its_settings():
+    mine = keras.optimizers.SGD(learning_rate=0.5, momentum=0.9)
+    config = keras.optimizers.serialize(mine)
+    before = copy.deepcopy(config)
+    for source in (mine, config):
+        with abstract_weights():
+            assert is_abstract(make_optimizer(source).learning_rate)
+        made = make_optimizer(source)
+        assert made is not mine
+        assert made.get_config() == mine.get_config()
+    assert config == before
+    assert [v.name for v in mine.variables] == ["iteration", "learning_rate"]
+    assert not is_abstract(mine.learning_rate)
+
+
+@pytest.mark.parametrize("config", [{"class_name": "Dense", "config": {"units": 3}}, {}])
+def test_a_config_of_no_optimizer_is_said(config):
+    with pytest.raises(ValueError, match=r"The optimizer .* cannot be made anew: "):
+        make_optimizer(config)
+
+
+@pytest.mark.parametrize(
+    ("build", "says"),
+    [
+        (
+            lambda: keras.Sequential([keras.layers.Dense(1)], name="open"),
+            r"shape of the model 'open' is not known; sta",
+        ),
+        (
+            lambda: model_with(keras.layers.GlobalAveragePooling2D(), shape=(None, None, 3)),
+            r"has the shape \(None, None, None, 3\); every size but the batch must be known",
+        ),
+        (lambda: _two_outputs(), r"The model has 2 outputs and no compiled loss; give loss= or compile it with one"),
+    ],
+)
+def test_what_cannot_be_traced_is_said(build, says):
+    model = build()
+    with pytest.raises(ValueError, match=says):
+        compiled_model(Network.of(lambda: model), SETUP)
+    assert not model.compiled or model.outputs
+
+
+def _two_outputs():
+    x = keras.Input((3,))
+    return keras.Model(x, [keras.layers.Dense(1)(x), keras.layers.Dense(1)(x)])
+
+
+def test_bird_audio_is_traced_without_storage():
+    with abstract_weights():
+        model = compiled_model(Network.of(presets.bird_audio), TrainingSetup(batch_size=1, jit_compile=False))
+        build_slots(model)
+        graph = step_function(model).get_concrete_function(batch_specs(model, 1)).graph
+    kinds = {op.type for op in graph.get_operations()}
+    assert {"Conv2D", "Conv2DBackpropFilter", "MatMul", "AssignSubVariableOp"} <= kinds
