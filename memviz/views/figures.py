@@ -14,7 +14,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from memviz.profile import Allocation, Category, MemoryProfile
-from memviz.units import UnitSystem, dtype_bytes, format_bytes, unit_for
+from memviz.units import KIB, UnitSystem, dtype_bytes, format_bytes, unit_for
 from memviz.views.text import PHASE_TEXT, category_text, percent_text
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ STYLES: dict[Category, tuple[str, str, str]] = {  # colour, bar pattern, marker 
 INK, GRID, BUDGET, ESTIMATE, IN_USE, LOSS = "#1f2328", "#e6e8eb", "#B22222", "#D55E00", "#0072B2", "#6f42c1"
 IN_USE_FILL = "rgba(0,114,178,0.18)"
 FONT = {"family": "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif", "size": 13, "color": INK}
-WIDTH, ROW_HEIGHT, TRIAL_HEIGHT = 700, 34, 340
+WIDTH, ROW_HEIGHT, TRIAL_HEIGHT = 700, 29, 340
 NO_BUTTONS = ["zoom", "pan", "select", "lasso", "zoomIn", "zoomOut", "autoScale", "resetScale"]
 
 
@@ -337,7 +337,7 @@ def _linear_axis(highest: int, room: float, units: UnitSystem, ticks: int = 6) -
 
 def _log_axis(sizes: list[int], units: UnitSystem) -> dict[str, Any]:
     """A log axis with ticks at whole units: 1 B, 1 KiB, 1 MiB, ..."""
-    base = 1024 if units == "binary" else 1000
+    base = KIB if units == "binary" else 1000
     low, high = min(sizes, default=1), max(sizes, default=base)
     values = [base**power for power in range(6)]
     return {

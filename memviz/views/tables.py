@@ -56,14 +56,14 @@ def phase_table(estimated: Mapping[str, Phase], measured: Mapping[str, Phase]) -
 
 
 def layer_table_html(table: pd.DataFrame, units: UnitSystem = "binary") -> str:
-    """`layer_table` as HTML with a total row; a category that holds nothing is named below instead of a column."""
+    """`layer_table` as HTML with a row of sums; a category that holds nothing is named below instead of a column."""
     shown = [c for c in CATEGORIES if table[c].any()]
     empty = [category_text(c) for c in CATEGORIES if c not in shown]
-    head = ["layer", "output shape", "parameters", "largest weight", *map(category_text, shown), "total", "share"]
+    head = ["layer", "output shape", "parameters", "largest weight", "total", "share", *map(category_text, shown)]
 
     def cells(name: object, row: Any, share: str) -> list[str]:
         about = [_text(name), _text(row["output_shape"]), _count(row["parameters"]), _text(row["largest_weight"])]
-        return [*about, *(_size(row[c], units) for c in (*shown, "total")), _cell(share)]
+        return [*about, _size(row["total"], units), _cell(share), *(_size(row[c], units) for c in shown)]
 
     body = [cells(name, row, percent_text(row["share"])) for name, row in table.iterrows()]
     sums = table[["parameters", *shown, "total"]].sum().to_dict()

@@ -23,6 +23,7 @@ from memviz.estimation.service import shared_service
 from memviz.models import presets
 from memviz.models.convnet import ConvNet
 from memviz.models.network import Network
+from memviz.profile import MemoryProfile
 from memviz.views import figures, tables
 from memviz.views.explorer import state as words
 from memviz.views.explorer.knobs import Knobs
@@ -31,34 +32,6 @@ from memviz.views.explorer.style import CSS
 from memviz.views.explorer.work import LatestWorker, run_trial
 
 FRAME_SECONDS = 0.2  # between two drawings of a running trial
-_open_in_cell: dict[str, Explorer] = {}
-
-
-def explore(network: ConvNet | None = None) -> Explorer:
-    """Open the explorer on a `ConvNet` (None: the bird-audio preset, or a smaller one where memory is short).
-
-    Made for the last line of a notebook cell. Raises TypeError for anything else: for other networks use
-    `memviz.estimate`, `memviz.measure` and the figures of `memviz.views.figures`.
-    """
-    if network is not None and not isinstance(network, ConvNet):
-        raise TypeError(
-            f"The explorer's knobs need a memviz.ConvNet, not {type(network).__name__}; give memviz.estimate(...) any "
-            "network and show its .profile with memviz.views.figures.layer_figure."
-        )
-    cell = _cell_id()
-    if cell in _open_in_cell:  # the cell ran again: its earlier panel can no longer be seen
-        _open_in_cell.pop(cell).close()
-    explorer = Explorer(network)
-    if cell:
-        _open_in_cell[cell] = explorer
-    return explorer
-
-
-def _cell_id() -> str:
-    from IPython.core.getipython import get_ipython
-
-    parent: dict[str, Any] = getattr(get_ipython(), "get_parent", dict)()
-    return parent.get("metadata", {}).get("cellId", "")
 
 
 class Explorer:
@@ -158,6 +131,7 @@ class Explorer:
     # The consumer: the one thread that writes
 
     def _consume(self) -> None:
+        _ = go.FigureWidget  # takes a second to import: now, while the first estimate is under way
         drawn_at, due = 0.0, False
         while True:
             wait = max(0.0, drawn_at + FRAME_SECONDS - time.monotonic()) if due else None
@@ -232,7 +206,9 @@ class Explorer:
         sentence = html.escape(words.verdict(state, self.estimate))
         self._verdict.value = f'<p class="memviz-verdict {fits}" role="status">{sentence}</p>'
         table = tables.layer_table(profile, state.network)
-        self._table.value = tables.layer_table_html(table, state.units) + _note(" ".join(profile.not_counted))
+        self._table.value = (
+            '<div class="memviz-wide">' + tables.layer_table_html(table, state.units) + "</div>" + _not_counted(profile)
+        )
 
     def _show_bars(self, figure: go.Figure) -> None:
         if self.bars is None:  # complete before it is a widget: earlier changes can be lost (plotly PR 4956)
@@ -257,7 +233,10 @@ class Explorer:
             self._course_box.children = (self.course,)
         else:
             _update(self.course, figure)
-        self._status.value = f'<p role="status">{html.escape(words.trial_sentence(run, self.state.units))}</p>'
+        sentence = words.trial_sentence(run, self.state.units)
+        self._status.value = (
+            _alert(sentence) if run and run.refused else f'<p role="status">{html.escape(sentence)}</p>'
+        )
         if run is not None:
             self.progress.value = run.steps_done
         if estimate is not None:
@@ -299,6 +278,10 @@ def _close_tree(widget: w.Widget) -> None:
 
 def _note(text: str) -> str:
     return f'<p class="memviz-note">{html.escape(text)}</p>' if text else ""
+
+
+def _not_counted(profile: MemoryProfile) -> str:
+    return _note("Not counted: " + " ".join(profile.not_counted)) if profile.not_counted else ""
 
 
 def _alert(text: str) -> str:

@@ -202,7 +202,7 @@ class TrialRun:
 
 def trial_title(run: TrialRun | None, state: ExplorerState) -> str:
     """The trial figure's title: what was trained, and whether that is what the knobs say now."""
-    if run is None:
+    if run is None or run.refused:
         return "Estimate per phase, before any trial"
     network, setup = run.state.question
     what = f"{network.name}, {setup.optimizer}, batch {setup.batch_size:,}, {setup.dtype_policy}"

@@ -8,12 +8,12 @@ CSS = """
 .memviz-knobs .widget-inline-hbox { margin: 1px 0; }
 .memviz-right { flex: 1 1 auto; gap: 8px; min-width: 700px; overflow: visible; }
 .memviz-heading { font-weight: 600; line-height: 20px; margin-top: 7px; border-bottom: 1px solid #d0d7de; }
-.memviz-fields { gap: 6px; width: 296px; }
+.memviz-fields { gap: 6px; width: 296px; align-items: flex-end; }
 .memviz-field.widget-inline-hbox { flex-direction: column; align-items: stretch; flex: 1 1 0; width: auto; height: auto;
   min-width: 0; }
 .memviz-field.widget-inline-hbox > .widget-label { width: auto; line-height: 16px; height: 16px; text-align: left;
   font-size: 12px; }
-.memviz-field input[type=number], .memviz-field select { min-width: 0; width: 100%; }
+.memviz-field input[type=number], .memviz-field select { min-width: 0; width: 100%; flex: 0 0 28px; }
 .memviz-verdict { font-size: 15px; padding: 8px 12px; border-left: 5px solid #8c959f; background: #f6f8fa;
   color: #1f2328; }
 .memviz-verdict.memviz-lacks { border-color: #b22222; background: #fdf1f0; }
@@ -23,9 +23,11 @@ CSS = """
 .memviz-note { color: #57606a; font-size: 12px; }
 .memviz-display { gap: 18px; flex-wrap: wrap; }
 .memviz-display .widget-label, .memviz-controls .widget-label { width: auto !important; margin-right: 6px; }
-.memviz-display .widget-toggle-buttons { width: auto; }
-.memviz-controls { gap: 10px; align-items: center; }
+.memviz-display .widget-toggle-buttons { width: auto; flex-flow: row nowrap; align-items: center; }
+.memviz-controls { gap: 10px; align-items: center; width: 696px; overflow: hidden; }
+.memviz-controls .widget-hprogress { flex: 1 1 0; min-width: 0; }
 .memviz-controls .widget-text { width: 120px; }
+.memviz-wide { overflow-x: auto; margin-top: 10px; }
 .memviz-table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: 12px; line-height: 1.5; }
 .memviz-table th, .memviz-table td { padding: 2px 9px; text-align: left; white-space: nowrap; border: 0; }
 .memviz-table thead th { border-bottom: 1px solid #8c959f; font-weight: 600; vertical-align: bottom; }

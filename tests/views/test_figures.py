@@ -1,0 +1,125 @@
+import itertools
+
+import plotly.graph_objects as go
+import pytest
+from profiles import bird_audio, block
+
+from memviz.measurement.trial import TrialEvent, TrialStep
+from memviz.profile import Category, MemoryProfile
+from memviz.units import GIB
+from memviz.views import figures
+from memviz.views.figures import STYLES, layer_figure, trial_figure
+from memviz.views.text import category_text, error_text, percent_text
+
+
+def bars(figure):
+    return {trace.name: list(trace.x) for trace in figure.data if trace.type == "bar"}
+
+
+def marks(figure):
+    return {trace.name: list(trace.x) for trace in figure.data if getattr(trace, "mode", None) == "markers"}
+
+
+def test_bars_are_the_numbers_of_by_layer():
+    profile = bird_audio()
+    figure = layer_figure(profile)
+    table = profile.by_layer()
+    assert bars(figure) == {category_text(c): table[c].tolist() for c in table}
+    assert sum(map(sum, bars(figure).values())) == profile.peak_bytes
+    assert list(figure.layout.yaxis.ticktext) == table.index.tolist()
+
+
+def test_marks_on_the_log_axis_are_the_same_numbers_without_zeros():
+    profile = bird_audio()
+    figure = layer_figure(profile, log=True)
+    table = profile.by_layer()
+    assert marks(figure) == {category_text(c): [n or None for n in table[c].tolist()] for c in table}
+    assert figure.layout.xaxis.type == "log"
+    assert "do not stack" in figure.layout.title.subtitle.text
+    assert not any(trace.visible for trace in figure.data if trace.type == "bar")
+
+
+@pytest.mark.parametrize("log", [False, True])
+def test_the_legend_names_the_categories_that_hold_something(log):
+    profile = bird_audio()
+    shown = [trace.name for trace in layer_figure(profile, log=log).data if trace.showlegend]
+    held = [category_text(name) for name, size in profile.by_category().items() if size]
+    assert shown == held
+
+
+def test_every_input_gives_the_same_traces_and_a_size():
+    many = MemoryProfile(
+        "build", "measured", (block((9,), "float32", "l0", Category.BUFFER),), tuple(f"l{i}" for i in range(40))
+    )
+    for layers in (layer_figure(None), layer_figure(bird_audio()), layer_figure(many, log=True, units="decimal")):
+        assert [(t.type, t.name) for t in layers.data] == [(t.type, t.name) for t in layer_figure(None).data]
+        assert layers.layout.width == figures.WIDTH
+        assert layers.layout.height >= 29 * len(bars(layers)["buffer"])
+    for trial in (trial_figure(), trial_figure(events(), estimated={"build": 5}, budget_bytes=7, ended="cancelled")):
+        assert [t.name for t in trial.data] == ["in use", "peak of the phase", "estimated peak", "budget", "loss"]
+        assert (trial.layout.width, trial.layout.height) == (figures.WIDTH, figures.TRIAL_HEIGHT)
+
+
+def test_every_category_has_its_own_look():
+    assert set(STYLES) == set(Category)
+    assert len({color for color, _, _ in STYLES.values()}) == len({mark for _, _, mark in STYLES.values()}) == 9
+    looks = [(color, pattern) for color, pattern, _ in STYLES.values()]
+    assert all(a != b for a, b in itertools.combinations(looks, 2))
+
+
+def test_hover_says_how_the_bytes_come_about():
+    figure = layer_figure(bird_audio())
+    dense = figure.layout.yaxis.ticktext.index("dense1")
+    text = next(trace.hovertext[dense] for trace in figure.data if trace.name == "gradient")
+    assert "6,019,376 x 128 x 4 B (float32, MatMul)" in text
+    assert "2.87 GiB (3,081,920,512 B)" in text
+
+
+def test_long_names_are_shortened_on_the_axis_only():
+    name = "encoder/block_03/attention/multi_head_projection"
+    profile = MemoryProfile("build", "measured", (block((9,), "float32", name, Category.PARAMETER),), (name,))
+    figure = layer_figure(profile)
+    assert len(figure.layout.yaxis.ticktext[0]) <= 30
+    assert name in figure.data[0].hovertext[0]
+
+
+@pytest.mark.parametrize(("units", "unit"), [("binary", "GiB"), ("decimal", "GB")])
+def test_one_axis_one_unit(units, unit):
+    axis = layer_figure(bird_audio(), units=units).layout.xaxis
+    assert all(text == "0" or text.endswith(f" {unit}") for text in axis.ticktext)
+    assert list(axis.tickvals) == sorted(axis.tickvals)
+
+
+def events():
+    step = TrialStep(1, 3 * GIB, 5 * GIB, 0.7, 0.5, 6 * GIB)
+    return [
+        TrialEvent("phase", "import", 0.0),
+        TrialEvent("phase", "build", 4.0),
+        TrialEvent("sample", "build", 4.25, 1 * GIB, 2 * GIB),
+        TrialEvent("phase", "first_step", 5.0),
+        TrialEvent("step", "first_step", 5.5, 3 * GIB, 5 * GIB, step=step),
+    ]
+
+
+def test_a_trial_is_drawn_as_it_was_told():
+    figure = trial_figure(events(), estimated={"build": 2, "first_step": 6}, budget_bytes=4 * GIB)
+    drawn = {trace.name: (list(trace.x), list(trace.y)) for trace in figure.data}
+    assert drawn["in use"] == ([4.25, 5.5], [1 * GIB, 3 * GIB])
+    assert drawn["peak of the phase"][1] == [2 * GIB, 5 * GIB]
+    assert drawn["estimated peak"] == ([4.0, 5.0, None, 5.0, 5.5], [2, 2, None, 6, 6])
+    assert drawn["budget"] == ([0, 5.5], [4 * GIB, 4 * GIB])
+    assert drawn["loss"] == ([5.5], [0.7])
+
+
+def test_before_a_trial_the_levels_and_what_will_come():
+    figure = trial_figure(estimated={"build": 2, "first_step": 6, "steady_step": 5}, budget_bytes=4)
+    assert list(figure.data[2].y) == [2, 2, None, 6, 6, None, 5, 5]
+    assert any(a.visible is not False and "Run trial" in a.text for a in figure.layout.annotations)
+    assert isinstance(figure, go.Figure)
+
+
+def test_shares_never_round_to_all_or_nothing():
+    assert percent_text(0.9999966) == "99.99 %"
+    assert percent_text(1.0) == "100.0 %"
+    assert percent_text(0.0004) == "< 0.1 %"
+    assert error_text(-0.0123) == "\N{MINUS SIGN}1.2 %"

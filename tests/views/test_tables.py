@@ -1,0 +1,46 @@
+import pandas as pd
+from profiles import bird_audio
+
+from memviz.models import presets
+from memviz.profile import Phase
+from memviz.views.tables import CATEGORIES, layer_table, layer_table_html, phase_table, phase_table_html
+
+
+def test_the_layer_table_is_by_layer_and_what_the_layers_are():
+    profile = bird_audio()
+    table = layer_table(profile, presets.bird_audio)
+    pd.testing.assert_frame_equal(table[CATEGORIES], profile.by_layer())
+    assert table["total"].sum() == profile.peak_bytes
+    assert table["parameters"].sum() == 770_482_865
+    assert table.at["dense1", "largest_weight"] == "6,019,376 x 128"
+    assert table.at["conv1", "output_shape"] == "1,489 x 255 x 16"
+    assert abs(table["share"].sum() - 1) < 1e-12
+
+
+def test_without_a_network_the_bytes_remain():
+    profile = bird_audio()
+    table = layer_table(profile)
+    assert set(table["largest_weight"]) == {""}
+    assert table["total"].sum() == profile.peak_bytes
+
+
+def test_the_error_is_signed_and_only_where_both_are_known():
+    estimated = {p: Phase(p, n) for p, n in (("build", 90), ("first_step", 110), ("steady_step", 100))}
+    table = phase_table(estimated, {"first_step": Phase("first_step", 100), "build": Phase("build", 100)})
+    assert table.index.tolist() == ["build", "first_step", "steady_step"]
+    assert table["error"].round(6).tolist()[:2] == [-0.1, 0.1]
+    assert pd.isna(table.at["steady_step", "error"])
+    assert pd.isna(table.at["steady_step", "measured"])
+    text = phase_table_html(table)
+    assert "+10.0 %" in text
+    assert "\N{MINUS SIGN}10.0 %" in text
+    assert "not measured" in text
+
+
+def test_html_names_what_holds_nothing_and_escapes():
+    table = layer_table(bird_audio(), presets.bird_audio).rename(index={"conv2": "<b>"})
+    text = layer_table_html(table)
+    assert "Nothing at the peak: buffer, activation gradient, temporary." in text
+    assert "&lt;b&gt;" in text
+    assert 'title="3,081,920,512 B"' in text
+    assert "770,482,865" in text
