@@ -174,49 +174,53 @@ def trial_figure(
 ) -> go.Figure:  # fmt: skip
     """Memory over a trial's seconds beside the estimate and the budget, and the loss of its steps below.
 
-    events: what the trial has told so far. estimated: peak bytes per phase. ended: how it ended, written at its last
-    sample. Without events: the levels that the trial will be held against.
+    events: what the trial has told so far; seconds count from the start of the build. estimated: peak bytes per phase.
+    ended: how it ended, written at its last sample. Without events: the levels that the trial will be held against.
     """
-    samples = [e for e in events if e.kind in ("sample", "step") and e.bytes_in_use]
-    steps = [(e.seconds, e.step.loss) for e in events if e.step is not None]
-    seconds = [e.seconds for e in samples]
-    spans = _phase_spans(events) if events else _phases_to_come(estimated or {})
-    level_x, level_y = _levels(spans, estimated or {})
+    estimated = estimated or {}
+    told = [e for e in events if e.phase != "import"]
+    zero = told[0].seconds if told else 0.0
+    samples = [(e.seconds - zero, e.bytes_in_use, e.peak_bytes) for e in told if e.kind in ("sample", "step")]
+    losses = [(e.seconds - zero, e.step.loss) for e in told if e.step is not None]
+    spans = _phase_spans(told, zero) if told else _phases_to_come(estimated)
+    levels = _levels(spans, estimated)
     last = spans[-1][2] if spans else 1.0
+    at, in_use, peak = (list(column) for column in zip(*samples, strict=True)) if samples else ([], [], [])
     figure = make_subplots(rows=2, cols=1, shared_xaxes=True, row_heights=[0.74, 0.26], vertical_spacing=0.1)
     for row, trace in (
-        (1, _line("in use", seconds, [e.bytes_in_use for e in samples], IN_USE, fill="tozeroy", fillcolor=IN_USE_FILL)),
-        (1, _line("peak of the phase", seconds, [e.peak_bytes for e in samples], INK, width=1.5, dash="dot")),
-        (1, _line("estimated peak", level_x, level_y, ESTIMATE, width=3, dash="dash")),
+        (1, _line("in use", at, in_use, IN_USE, fill="tozeroy", fillcolor=IN_USE_FILL)),
+        (1, _line("peak of the phase", at, peak, INK, width=1.5, dash="dot")),
+        (1, _line("estimated peak", [x for x, _ in levels], [y for _, y in levels], ESTIMATE, width=3, dash="dash")),
         (1, _line("budget", [0, last], [budget_bytes] * 2, BUDGET, width=2.5)),
-        (2, _line("loss", [at for at, _ in steps], [loss for _, loss in steps], LOSS, mode="lines+markers")),
-    ):  # fmt: skip
+        (2, _line("loss", [x for x, _ in losses], [y for _, y in losses], LOSS, mode="lines+markers")),
+    ):
         figure.add_trace(trace, row=row, col=1)
-    highest = max([y for trace in figure.data[:4] for y in trace.y if y is not None], default=1)
-    _trial_layout(figure, title, highest, last, units, width, bool(events))
+    highest = _highest([*peak, *estimated.values()], budget_bytes)
+    _trial_layout(figure, title, highest, last, units, width, bool(told))
     figure.update_layout(
         shapes=_phase_bands(spans),
         annotations=[
             *_phase_names(spans, last),
-            _level_label("budget", budget_bytes, BUDGET, "left", units),
-            _level_label("estimate", level_y[-1] if level_y else None, ESTIMATE, "right", units),
+            _level_label("budget", budget_bytes, highest, BUDGET, "left", units),
+            _level_label("estimate", levels[-1][1] if levels else None, highest, ESTIMATE, "right", units),
             _ending(samples, ended),
-            _centre_note(_TO_COME, show=not events) | {"y": 0.52, "bgcolor": "white", "borderpad": 6},
+            _centre_note(_STARTING if events else _TO_COME, show=not told) | {"y": 0.52, "bgcolor": "white"},
         ],
     )
     return figure
 
 
+_STARTING = "TensorFlow is starting in the child process."
 _TO_COME = "Run trial draws memory and loss of real training steps here, as they happen."
 
 
-def _phase_spans(events: Sequence[TrialEvent]) -> list[tuple[str, float, float]]:
-    """(phase, from, to) in seconds, in order."""
+def _phase_spans(events: Sequence[TrialEvent], zero: float) -> list[tuple[str, float, float]]:
+    """(phase, from, to) in seconds after ``zero``, in order."""
     starts: list[tuple[str, float]] = []
     for event in events:
-        if event.phase and (not starts or starts[-1][0] != event.phase):
-            starts.append((event.phase, event.seconds))
-    ends = [start for _, start in starts[1:]] + [events[-1].seconds]
+        if not starts or starts[-1][0] != event.phase:
+            starts.append((event.phase, event.seconds - zero))
+    ends = [start for _, start in starts[1:]] + [max(events[-1].seconds - zero, 0.1)]
     return [(phase, start, end) for (phase, start), end in zip(starts, ends, strict=True)]
 
 
@@ -226,15 +230,20 @@ def _phases_to_come(estimated: Mapping[str, int]) -> list[tuple[str, float, floa
 
 def _levels(
     spans: Iterable[tuple[str, float, float]], estimated: Mapping[str, int]
-) -> tuple[list[float | None], list[int | None]]:
-    """The estimate's level over each phase's span, as one line with a gap (None) after each phase."""
-    x: list[float | None] = []
-    y: list[int | None] = []
+) -> list[tuple[float | None, int | None]]:
+    """The estimate's level over each phase's span, as one line with a gap (None) between phases."""
+    points: list[tuple[float | None, int | None]] = []
     for phase, start, end in spans:
         if phase in estimated:
-            x += [start, end, None]
-            y += [estimated[phase], estimated[phase], None]
-    return x[:-1], y[:-1]
+            points += [(None, None)] if points else []
+            points += [(start, estimated[phase]), (end, estimated[phase])]
+    return points
+
+
+def _highest(levels: list[int], budget_bytes: int | None) -> int:
+    """The top of the axis: the budget too, unless it is so far above that everything else would be flat."""
+    top = max(levels, default=0)
+    return max(top, budget_bytes) if budget_bytes is not None and (budget_bytes < 3 * top or not top) else top or 1
 
 
 def _line(name: str, x: list, y: list, color: str, *, mode: str = "lines", width: float = 2, dash: str = "solid",
@@ -254,7 +263,7 @@ def _trial_layout(
                 "itemdoubleclick": False, "font": {"size": 12}},
         hovermode="x unified" if running else False,
         yaxis=memory,
-        yaxis2={"title": {"text": "loss", "font": {"size": 12}}, "gridcolor": GRID, "rangemode": "tozero", "nticks": 4,
+        yaxis2={"title": {"text": "loss", "font": {"size": 12}}, "gridcolor": GRID, "rangemode": "tozero", "nticks": 3,
                 "fixedrange": True, "zeroline": False, "showticklabels": running},
         xaxis={"range": [0, last], "showgrid": False, "zeroline": False, "fixedrange": True},
         xaxis2={"range": [0, last], "showgrid": False, "zeroline": False, "ticksuffix": " s", "fixedrange": True,
@@ -280,22 +289,25 @@ def _phase_names(spans: list[tuple[str, float, float]], last: float) -> list[dic
     ]  # fmt: skip
 
 
-def _level_label(name: str, level: int | None, color: str, side: str, units: UnitSystem) -> dict[str, Any]:
+def _level_label(
+    name: str, level: int | None, highest: int, color: str, side: str, units: UnitSystem
+) -> dict[str, Any]:
+    """A level's name and size on its line; at the top, with an arrow, where it lies above the axis."""
+    above = level is not None and level > highest
     return {
-        "xref": "x domain", "yref": "y", "x": 0.005 if side == "left" else 0.995, "xanchor": side, "y": level or 0,
-        "yanchor": "bottom", "showarrow": False, "font": {"size": 12, "color": color},
-        "bgcolor": "rgba(255,255,255,0.75)", "visible": level is not None,
-        "text": f"{name} {format_bytes(level or 0, units)}",
+        "xref": "x domain", "yref": "y domain" if above else "y", "x": 0.005 if side == "left" else 0.995,
+        "xanchor": side, "y": 1 if above else level or 0, "yanchor": "top" if above else "bottom", "showarrow": False,
+        "font": {"size": 12, "color": color}, "bgcolor": "rgba(255,255,255,0.75)", "visible": level is not None,
+        "text": f"{name} {format_bytes(level or 0, units)}" + (" \N{UPWARDS ARROW} above this axis" if above else ""),
     }  # fmt: skip
 
 
-def _ending(samples: Sequence[TrialEvent], text: str) -> dict[str, Any]:
-    show = bool(text and samples)
+def _ending(samples: Sequence[tuple[float, int, int]], text: str) -> dict[str, Any]:
+    x, y = samples[-1][:2] if samples else (0.0, 0)
     return {
-        "xref": "x", "yref": "y", "x": samples[-1].seconds if show else 0, "y": samples[-1].bytes_in_use if show else 0,
-        "text": f"<b>{text}</b>", "visible": show, "showarrow": True, "arrowhead": 2, "ax": -24, "ay": 30,
-        "xanchor": "right",
-        "bgcolor": "white", "bordercolor": BUDGET, "borderpad": 3, "font": {"size": 12, "color": BUDGET},
+        "xref": "x", "yref": "y", "x": x, "y": y, "text": f"<b>{text}</b>", "visible": bool(text and samples),
+        "showarrow": True, "arrowhead": 2, "ax": -24, "ay": 30, "xanchor": "right", "bgcolor": "white",
+        "bordercolor": BUDGET, "borderpad": 3, "font": {"size": 12, "color": BUDGET},
     }  # fmt: skip
 
 

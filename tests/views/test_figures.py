@@ -104,11 +104,11 @@ def events():
 def test_a_trial_is_drawn_as_it_was_told():
     figure = trial_figure(events(), estimated={"build": 2, "first_step": 6}, budget_bytes=4 * GIB)
     drawn = {trace.name: (list(trace.x), list(trace.y)) for trace in figure.data}
-    assert drawn["in use"] == ([4.25, 5.5], [1 * GIB, 3 * GIB])
+    assert drawn["in use"] == ([0.25, 1.5], [1 * GIB, 3 * GIB])
     assert drawn["peak of the phase"][1] == [2 * GIB, 5 * GIB]
-    assert drawn["estimated peak"] == ([4.0, 5.0, None, 5.0, 5.5], [2, 2, None, 6, 6])
-    assert drawn["budget"] == ([0, 5.5], [4 * GIB, 4 * GIB])
-    assert drawn["loss"] == ([5.5], [0.7])
+    assert drawn["estimated peak"] == ([0.0, 1.0, None, 1.0, 1.5], [2, 2, None, 6, 6])
+    assert drawn["budget"] == ([0, 1.5], [4 * GIB, 4 * GIB])
+    assert drawn["loss"] == ([1.5], [0.7])
 
 
 def test_before_a_trial_the_levels_and_what_will_come():
@@ -123,3 +123,9 @@ def test_shares_never_round_to_all_or_nothing():
     assert percent_text(1.0) == "100.0 %"
     assert percent_text(0.0004) == "< 0.1 %"
     assert error_text(-0.0123) == "\N{MINUS SIGN}1.2 %"
+
+
+def test_a_budget_far_above_is_named_but_does_not_flatten_the_rest():
+    figure = trial_figure(events(), estimated={"build": 2 * GIB}, budget_bytes=90 * GIB)
+    assert figure.layout.yaxis.range[1] < 10 * GIB
+    assert any("90.00 GiB" in a.text and "above" in a.text for a in figure.layout.annotations)

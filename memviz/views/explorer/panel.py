@@ -76,6 +76,8 @@ class Explorer:
 
     def _make_widgets(self, notice: str) -> None:
         self._notice, self._error, self._verdict = w.HTML(_note(notice)), w.HTML(), w.HTML(_WAITING)
+        self._notice.layout.display = "" if notice else "none"
+        self._complain("")
         self._table, self._phases, self._status = w.HTML(), w.HTML(), w.HTML()
         self.bars: go.FigureWidget | None = None  # made with the first answer, see _draw_bars
         self.course: go.FigureWidget | None = None
@@ -147,22 +149,22 @@ class Explorer:
                     self._draw_trial()
                     drawn_at, due = time.monotonic(), False
             except Exception as error:  # it would vanish in JupyterLab
-                self._error.value = _alert(f"The panel failed: {type(error).__name__}: {error}")
+                self._complain(f"The panel failed: {type(error).__name__}: {error}")
 
     def _on_state(self, state: ExplorerState) -> None:
         self.state = state
-        self._error.value = ""
+        self._complain("")
         if self._answered is not None and self._answered.question == state.question:
             self._draw_bars(state)
 
     def _on_invalid(self, sentence: str) -> None:
-        self._error.value = _alert(f"{sentence} The chart below still shows the last setup that works.")
+        self._complain(f"{sentence} The chart below still shows the last setup that works.")
 
     def _on_answer(self, answer: tuple[int, Any, Any]) -> None:
         number, question, result = answer
         if isinstance(result, Exception):
             if number == self._newest:
-                self._error.value = _alert(f"No estimate: {result}")
+                self._complain(f"No estimate: {result}")
             if self.bars is None:
                 self._verdict.value = ""
                 self._show_bars(figures.layer_figure(None))
@@ -197,6 +199,10 @@ class Explorer:
         self.start_button.disabled, self.cancel_button.disabled = False, True
         self.progress.bar_style = style
 
+    def _complain(self, sentence: str) -> None:
+        self._error.value = _alert(sentence) if sentence else ""
+        self._error.layout.display = "" if sentence else "none"
+
     def _draw_bars(self, state: ExplorerState) -> None:
         assert self.estimate is not None
         self._answered = state
@@ -218,30 +224,31 @@ class Explorer:
             _update(self.bars, figure)
 
     def _draw_trial(self) -> None:
-        run = self._run
-        estimate = self.estimate if run is None else run.estimate
-        setup = (self.state if run is None else run.state).setup
-        peaks = {} if estimate is None else {name: phase.peak_bytes for name, phase in estimate.phases.items()}
+        if self.bars is None:
+            return
+        run, units = self._run, self.state.units
+        sentence = words.trial_sentence(run, units)
+        self._status.value = (
+            _alert(sentence) if run and run.refused else f'<p role="status">{html.escape(sentence)}</p>'
+        )
+        if run is not None and run.refused:
+            run = None  # nothing was measured: the levels of the present knobs stay
+        estimate, state = (self.estimate, self.state) if run is None else (run.estimate, run.state)
+        phases = {} if estimate is None else estimate.phases
         figure = figures.trial_figure(
-            run.events if run else (), estimated=peaks, budget_bytes=setup.budget_bytes, units=self.state.units,
-            title=words.trial_title(run, self.state), ended=words.ending_text(run),
+            run.events if run else (), estimated={name: phase.peak_bytes for name, phase in phases.items()},
+            budget_bytes=state.setup.budget_bytes, units=units, title=words.trial_title(run, self.state),
+            ended=words.ending_text(run),
         )  # fmt: skip
         if self.course is None:
-            if self.bars is None:
-                return
             self.course = go.FigureWidget(figure)
             self._course_box.children = (self.course,)
         else:
             _update(self.course, figure)
-        sentence = words.trial_sentence(run, self.state.units)
-        self._status.value = (
-            _alert(sentence) if run and run.refused else f'<p role="status">{html.escape(sentence)}</p>'
-        )
-        if run is not None:
-            self.progress.value = run.steps_done
-        if estimate is not None:
-            table = tables.phase_table(estimate.phases, run.measured() if run else {})
-            self._phases.value = tables.phase_table_html(table, self.state.units)
+        self.progress.value = run.steps_done if run else 0
+        table = tables.phase_table(phases, run.measured() if run else {})
+        stale = "memviz-stale" if run and run.state.question != self.state.question else ""
+        self._phases.value = f'<div class="{stale}">{tables.phase_table_html(table, units)}</div>' if phases else ""
 
 
 def _answer(question: tuple[ConvNet, Any]) -> Estimate:

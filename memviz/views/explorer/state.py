@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -59,7 +60,9 @@ def preset_name(network: ConvNet) -> str:
 
 def default_steps(network: ConvNet) -> int:
     """Steps of a trial that stays bearable: few for a network that needs seconds per step."""
-    return 5 if network.parameters > 50_000_000 else 30
+    if network.parameters > 50_000_000:
+        return 5
+    return 20 if max(math.prod(layer.output_shape) for layer in network.plan) > 1_000_000 else 100
 
 
 def knobs_of(state: ExplorerState) -> dict[str, Any]:
@@ -221,8 +224,8 @@ def trial_sentence(run: TrialRun | None, units: UnitSystem) -> str:
 
 
 def _running_sentence(run: TrialRun, units: UnitSystem) -> str:
-    if not run.events:
-        return "Starting a child process ..."
+    if not run.events or run.events[-1].phase == "import":
+        return "TensorFlow is starting in a child process ..."
     last = run.events[-1]
     used = next((e.bytes_in_use for e in reversed(run.events) if e.kind in ("sample", "step")), 0)
     phase = PHASE_TEXT.get(last.phase, last.phase).capitalize()

@@ -29,7 +29,9 @@ CSS = """
 .memviz-controls .widget-text { width: 120px; }
 .memviz-wide { overflow-x: auto; margin-top: 10px; }
 .memviz-table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: 12px; line-height: 1.5; }
-.memviz-table th, .memviz-table td { padding: 2px 9px; text-align: left; white-space: nowrap; border: 0; }
+.memviz-table th, .memviz-table td { padding: 2px 6px; text-align: left; white-space: nowrap; border: 0; }
+.memviz-table thead th { white-space: normal; }
+.memviz-stale { opacity: .6; }
 .memviz-table thead th { border-bottom: 1px solid #8c959f; font-weight: 600; vertical-align: bottom; }
 .memviz-table tfoot td { border-top: 1px solid #8c959f; font-weight: 600; }
 .memviz-table tbody tr:nth-child(even) { background: rgba(127, 127, 127, .08); }
