@@ -8,8 +8,9 @@ PYTHON_IN_VENV = .venv/bin/python
 
 .PHONY: lab test bench lint
 
+# Jupyter refuses to serve root, the only user of many containers, unless told that this is meant.
 lab: .venv/installed
-	$(PYTHON_IN_VENV) -m jupyterlab notebooks/explore.ipynb $(ARGS)
+	$(PYTHON_IN_VENV) -m jupyterlab $(if $(filter 0,$(shell id -u)),--allow-root) notebooks/explore.ipynb $(ARGS)
 
 test: .venv/installed-dev
 	$(PYTHON_IN_VENV) -m pytest $(ARGS)

@@ -133,6 +133,6 @@ def _caller_state_kept() -> Iterator[None]:
         now = vars(global_state.GLOBAL_STATE_TRACKER)  # another object where `clear_session` was called meanwhile
         now.clear()
         now.update(before)
-        if counters:
+        if "object_name_uids" in before:
             now["object_name_uids"].clear()
             now["object_name_uids"].update(counters)

@@ -10,6 +10,8 @@ from memviz.models import presets
 from memviz.models.abstract import abstract_weights, is_abstract
 from memviz.models.convnet import ConvBlock, ConvNet
 from memviz.models.network import Network
+from memviz.models.training import batch_specs, build_slots, compiled_model, loss_name, step_function
+from memviz.setup import TrainingSetup
 
 
 def classifier(activation="softmax"):
@@ -110,20 +112,23 @@ def snapshot(model):
     }
 
 
+@pytest.mark.parametrize("form", [lambda model: lambda: model, lambda model: model], ids=["function", "model"])
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("policy", [None, "mixed_float16"])
-def test_a_function_that_returns_its_own_model_gets_another(compiled, policy):
+def test_the_users_own_model_stays_as_it_is(form, compiled, policy):
     mine = classifier()
     if compiled:
         mine.compile(optimizer="adam", loss="mae")
     before = snapshot(mine)
+    setup = TrainingSetup(batch_size=2, dtype_policy=policy, jit_compile=False)
     with abstract_weights():
-        model, loss = Network.of(lambda: mine).build_with_loss(policy)
-        model.compile(optimizer="sgd", loss="mse")
-        assert all(is_abstract(v) for v in model.variables)
-    assert model is not mine
-    assert loss == ("mae" if compiled else None)
+        model = compiled_model(Network.of(form(mine)), setup)
+        build_slots(model)
+        step_function(model).get_concrete_function(batch_specs(model, 2))
+        assert all(is_abstract(v) for v in (*model.variables, *model.optimizer.variables))
+    assert loss_name(model) == ("mae" if compiled else "sparse_categorical_crossentropy")
     assert snapshot(mine) == before
+    assert mine.predict(np.zeros((1, 8, 8, 1)), verbose=0).shape == (1, 4)
 
 
 def test_a_part_made_before_is_made_anew():
