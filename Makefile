@@ -10,7 +10,8 @@ PYTHON_IN_VENV = .venv/bin/python
 
 # Jupyter refuses to serve root, the only user of many containers, unless told that this is meant.
 lab: .venv/installed
-	$(PYTHON_IN_VENV) -m jupyterlab $(if $(filter 0,$(shell id -u)),--allow-root) notebooks/explore.ipynb $(ARGS)
+	$(PYTHON_IN_VENV) -m jupyterlab --ServerApp.root_dir=notebooks --LabApp.default_url=/lab/tree/explore.ipynb \
+	    $(if $(filter 0,$(shell id -u)),--allow-root) $(ARGS)
 
 test: .venv/installed-dev
 	$(PYTHON_IN_VENV) -m pytest $(ARGS)

@@ -107,7 +107,8 @@ def test_lab_needs_no_test_tools(checkout):
     assert "--editable .\n" in done
     last = done.splitlines()[-1]
     assert last.startswith("-m jupyterlab ")
-    assert last.endswith(" notebooks/explore.ipynb")
+    assert "--ServerApp.root_dir=notebooks --LabApp.default_url=/lab/tree/explore.ipynb" in last
+    assert (ROOT / "notebooks/explore.ipynb").exists()
 
 
 @pytest.mark.parametrize("version", ["(3, 10)", "(3, 14)", "(2, 7)"])
