@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import sys
 import textwrap
 import warnings
 from collections.abc import Callable, Mapping
@@ -22,6 +23,7 @@ class Network:
     """A `ConvNet`, a function that returns a `keras.Model`, or a model by its config. Every `build` is a fresh model.
 
     Exactly one of convnet, builder and config is given. loss: the serialized loss a given model was compiled with.
+    default_policy: the caller's global dtype policy, which a child process would not know; None: float32.
     """
 
     name: str
@@ -29,6 +31,7 @@ class Network:
     builder: Callable[[], Any] | None = None
     config: Mapping[str, Any] | None = None
     loss: Any = None
+    default_policy: str | None = None
 
     @classmethod
     def of(cls, network: Any) -> Network:
@@ -39,11 +42,11 @@ class Network:
         if isinstance(network, Network):
             return network
         if isinstance(network, ConvNet):
-            return cls(network.name, convnet=network)
+            return cls(network.name, convnet=network, default_policy=_global_policy())
         if _is_keras_model(network):
             return cls(network.name, config=_model_config(network), loss=_compiled_loss(network))
         if callable(network) and not isinstance(network, type):
-            return cls(getattr(network, "__name__", "network"), builder=network)
+            return cls(getattr(network, "__name__", "network"), builder=network, default_policy=_global_policy())
         raise TypeError(
             f"A network is a keras.Model, a function without arguments that returns one, or a memviz ConvNet, "
             f"not {network!r}."
@@ -62,12 +65,12 @@ class Network:
         Raises ValueError as `build` does.
         """
         if self.convnet is not None:
-            policy = dtype_policy or self.convnet.dtype_policy
+            policy = dtype_policy or self.convnet.dtype_policy or self.default_policy
             return dataclasses.replace(self.convnet, dtype_policy=policy).build(), None
         if self.config is not None:
             return _rebuild(self.config, dtype_policy), _loss_from_config(self.loss)
         assert self.builder is not None
-        model = _call_builder(self.builder, self.name, dtype_policy)
+        model = _call_builder(self.builder, self.name, dtype_policy or self.default_policy)
         loss = model.loss if model.compiled else None
         if any(is_abstract(variable) != building_abstractly() for variable in model.variables):
             # Made before, all of it or a part: the user's own model. It stays as it is; its config makes another.
@@ -76,26 +79,28 @@ class Network:
 
     def to_message(self) -> dict[str, Any]:
         """Plain data for JSON. A function travels by cloudpickle, a model as its config."""
+        common = {"name": self.name, "default_policy": self.default_policy}
         if self.convnet is not None:
-            return {"name": self.name, "convnet": dataclasses.asdict(self.convnet)}
+            return {**common, "convnet": dataclasses.asdict(self.convnet)}
         if self.config is not None:
-            return {"name": self.name, "config": self.config, "loss": self.loss}
+            return {**common, "config": self.config, "loss": self.loss}
         import cloudpickle
 
-        return {"name": self.name, "builder": base64.b64encode(cloudpickle.dumps(self.builder)).decode("ascii")}
+        return {**common, "builder": base64.b64encode(cloudpickle.dumps(self.builder)).decode("ascii")}
 
     @classmethod
     def from_message(cls, message: Mapping[str, Any]) -> Network:
         """The network that `to_message` described. Only a builder is unpickled, and only from one's own parent."""
+        fields = dict(message)
         if "convnet" in message:
-            return cls(message["name"], convnet=convnet_from_dict(message["convnet"]))
-        if "config" in message:
-            return cls(message["name"], config=message["config"], loss=message.get("loss"))
-        import cloudpickle
+            fields["convnet"] = convnet_from_dict(message["convnet"])
+        elif "builder" in message:
+            import cloudpickle
 
-        # A model that the function refers to comes along with its weights; here they would count as memory in use.
-        with abstract_weights():
-            return cls(message["name"], builder=cloudpickle.loads(base64.b64decode(message["builder"])))
+            # A model that the function refers to comes along with its weights; here they would count as memory in use.
+            with abstract_weights():
+                fields["builder"] = cloudpickle.loads(base64.b64decode(message["builder"]))
+        return cls(**fields)
 
 
 def convnet_from_dict(data: Mapping[str, Any]) -> ConvNet:
@@ -107,10 +112,14 @@ def convnet_from_dict(data: Mapping[str, Any]) -> ConvNet:
 
 def _is_keras_model(network: Any) -> bool:
     # Without importing Keras: an object can only be a Keras model if Keras is loaded already.
-    import sys
-
     keras = sys.modules.get("keras")
     return keras is not None and isinstance(network, keras.Model)
+
+
+def _global_policy() -> str | None:
+    keras = sys.modules.get("keras")
+    name = None if keras is None else keras.config.dtype_policy().name
+    return None if name == "float32" else name
 
 
 def _model_config(model: Any) -> dict[str, Any]:

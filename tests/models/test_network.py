@@ -101,6 +101,18 @@ def test_another_policy_reaches_every_layer(form, policy):
     assert keras.config.dtype_policy().name == before
 
 
+@pytest.mark.parametrize("network", [presets.digits, classifier], ids=["convnet", "function"])
+def test_the_callers_global_policy_travels(network):
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    try:
+        network = Network.of(network)
+    finally:
+        keras.config.set_dtype_policy("float32")
+    for each in (network, through_json(network)):
+        assert {layer.dtype_policy.name for layer in each.build().layers[1:]} == {"mixed_bfloat16"}
+        assert {layer.dtype_policy.name for layer in each.build("float64").layers[1:]} == {"float64"}
+
+
 def snapshot(model):
     return {
         "weights": [w.tolist() for w in model.get_weights()],
