@@ -258,7 +258,7 @@ def _trial_layout(
     figure.update_layout(
         _frame(width, TRIAL_HEIGHT),
         title=_title(title or "Estimate, and the measured trial"),
-        margin={"l": 78, "r": 12, "t": 60, "b": 64},
+        margin={"l": 78, "r": 24, "t": 60, "b": 64},
         legend={"orientation": "h", "x": 0, "xanchor": "left", "y": -0.17, "yanchor": "top", "itemclick": False,
                 "itemdoubleclick": False, "font": {"size": 12}},
         hovermode="x unified" if running else False,
@@ -266,7 +266,7 @@ def _trial_layout(
         yaxis2={"title": {"text": "loss", "font": {"size": 12}}, "gridcolor": GRID, "rangemode": "tozero", "nticks": 3,
                 "fixedrange": True, "zeroline": False, "showticklabels": running},
         xaxis={"range": [0, last], "showgrid": False, "zeroline": False, "fixedrange": True},
-        xaxis2={"range": [0, last], "showgrid": False, "zeroline": False, "ticksuffix": " s", "fixedrange": True,
+        xaxis2={"range": [0, last], "showgrid": False, "zeroline": False, "ticksuffix": " s", "fixedrange": True, "ticklabelstandoff": 5,
                 "showticklabels": running},
     )  # fmt: skip
 

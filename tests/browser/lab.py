@@ -81,13 +81,15 @@ def browser_page(width: int = 1440, height: int = 900) -> Iterator[tuple[Any, li
             browser.close()
 
 
-def run_all(page: Any, address: str) -> None:
-    """Open a notebook and choose Run > Run All Cells."""
+def run_all(page: Any, address: str) -> float:
+    """Open a notebook and choose Run > Run All Cells; the time (`time.monotonic`) just before that choice."""
     page.goto(address)
     page.wait_for_selector(".jp-Notebook .jp-CodeCell", timeout=60_000)
     page.evaluate("jupyterapp.restored.then(() => jupyterapp.shell.currentWidget.sessionContext.ready)")
     page.get_by_role("menuitem", name="Run", exact=True).click()
+    began = time.monotonic()
     page.get_by_role("menuitem", name="Run All Cells", exact=True).click()
+    return began
 
 
 def _free_port() -> int:
@@ -104,3 +106,33 @@ def _wait_until_up(address: str, server: subprocess.Popen[bytes]) -> None:
             return
         time.sleep(0.1)
     raise RuntimeError(f"JupyterLab did not come up at {address} (exit code {server.poll()}).")
+
+
+def bars(page: Any) -> dict[str, list[int]]:
+    """The stacked chart as the browser holds it: bytes per layer, by category."""
+    return page.evaluate(
+        "Object.fromEntries(document.querySelectorAll('.memviz .js-plotly-plot')[0].data"
+        ".filter(t => t.type === 'bar').map(t => [t.name, Array.from(t.x)]))"
+    )
+
+
+def course(page: Any) -> dict[str, list[float | None]]:
+    """The trial's chart as the browser holds it: the heights of each line."""
+    return page.evaluate(
+        "Object.fromEntries(Array.from(document.querySelectorAll('.memviz .js-plotly-plot')[1].data)"
+        ".map(t => [t.name, Array.from(t.y)]))"
+    )
+
+
+def slider(page: Any, label: str) -> Any:
+    """The handle of the slider with a label, to be focused and moved by keyboard."""
+    return page.locator(".memviz .widget-hslider", has_text=label).locator(".noUi-handle")
+
+
+def wait_for(condition: Any, page: Any, seconds: float = 60) -> Any:
+    """Ask again and again, letting the page live, until the answer is true; it is returned."""
+    deadline = time.monotonic() + seconds
+    while not (answer := condition()):
+        assert time.monotonic() < deadline, f"not within {seconds} s: {condition}"
+        page.wait_for_timeout(50)
+    return answer

@@ -31,7 +31,7 @@ from memviz.views.explorer.state import ExplorerState, TrialRun
 from memviz.views.explorer.style import CSS
 from memviz.views.explorer.work import LatestWorker, run_trial
 
-FRAME_SECONDS = 0.2  # between two drawings of a running trial
+FRAME_SECONDS = 0.3  # between two drawings of a running trial
 
 
 class Explorer:

@@ -23,7 +23,7 @@ CSS = """
 .memviz-note { color: #57606a; font-size: 12px; }
 .memviz-display { gap: 18px; flex-wrap: wrap; }
 .memviz-display .widget-label, .memviz-controls .widget-label { width: auto !important; margin-right: 6px; }
-.memviz-display .widget-toggle-buttons { width: auto; flex-flow: row nowrap; align-items: center; }
+.memviz-display .widget-toggle-buttons { display: flex; width: auto; align-items: center; }
 .memviz-controls { gap: 10px; align-items: center; width: 696px; overflow: hidden; }
 .memviz-controls .widget-hprogress { flex: 1 1 0; min-width: 0; }
 .memviz-controls .widget-text { width: 120px; }

@@ -1,0 +1,125 @@
+"""From a key pressed in a real browser to the chart drawn again, per knob; and how long the panel takes to open.
+
+    python benchmarks/ui_latency.py [--repeats 10]
+
+Prints ``median_ms=... p95_ms=...`` per knob (bar: median under 400), the seconds from Run All to the chart (bar: 15)
+and the drawings per second while a trial runs (bar: 2). Exit code 1 where a bar is missed. Needs Chromium.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "browser"))
+from lab import REPOSITORY, browser_page, chromium_path, jupyter_lab, run_all, slider, wait_for
+
+BAR_MS, BAR_OPEN_SECONDS, BAR_PER_SECOND = 400, 15, 2
+
+# Notes the time of each key, and of the first drawing after it on which the layers' chart differs.
+WATCH = """() => {
+  const [layers, trial] = document.querySelectorAll('.memviz .js-plotly-plot');
+  const look = () => JSON.stringify([layers.data.map(t => [t.visible, Array.from(t.x)]), layers.layout.xaxis.ticktext]);
+  window.watch = {pressed: 0, latency: null, before: '', drawn: []};
+  document.addEventListener('keydown', () => {
+    Object.assign(window.watch, {pressed: performance.now(), latency: null, before: look()});
+  }, true);
+  layers.on('plotly_afterplot', () => requestAnimationFrame(() => {
+    const w = window.watch;
+    if (w.latency === null && look() !== w.before) w.latency = performance.now() - w.pressed;
+  }));
+  trial.on('plotly_afterplot', () => window.watch.drawn.push(performance.now()));
+}"""
+
+
+def knobs(page: Any) -> dict[str, tuple[Any, tuple[str, str]]]:
+    """Each knob that changes the chart: what to focus, and the keys to and fro."""
+    arrows, updown, space = ("ArrowRight", "ArrowLeft"), ("ArrowUp", "ArrowDown"), (" ", " ")
+
+    def number(label: str) -> Any:
+        return page.get_by_role("spinbutton", name=label).first
+
+    return {
+        "blocks": (slider(page, "conv blocks"), arrows),
+        "filters": (slider(page, "1: filters"), arrows),
+        "dense_units": (slider(page, "dense units"), arrows),
+        "height": (number("height"), updown),
+        "channels": (number("channels"), updown),
+        "kernel": (number("kernel"), updown),
+        "stride": (number("stride"), updown),
+        "pooling": (page.get_by_label("pool").first, ("ArrowDown", "ArrowUp")),
+        "batch_norm": (page.get_by_label("norm").first, space),
+        "head": (page.get_by_label("head", exact=True), ("ArrowDown", "ArrowUp")),
+        "batch_size": (number("batch size"), updown),
+        "optimizer": (page.get_by_label("optimizer"), ("ArrowUp", "ArrowDown")),
+        "dtype_policy": (page.get_by_label("dtype policy"), ("ArrowDown", "ArrowUp")),
+        "axis": (page.get_by_role("button", name="log", exact=True), space),
+        "units": (page.get_by_role("button", name="GB", exact=True), space),
+    }
+
+
+def latencies(page: Any, control: Any, keys: tuple[str, str], repeats: int) -> list[float]:
+    """Milliseconds per key press, to and fro."""
+    found = []
+    for turn in range(repeats):
+        if keys == (" ", " ") and control.evaluate("c => c.tagName") == "BUTTON":  # to and fro are two buttons
+            target = control if turn % 2 == 0 else control.locator("xpath=preceding-sibling::button[1]")
+        else:
+            target = control
+        target.focus()
+        page.keyboard.press(keys[turn % 2])
+        found.append(wait_for(lambda: page.evaluate("watch.latency"), page, 30))
+    return found
+
+
+def drawings_per_second(page: Any) -> float:
+    """Of the trial's chart, from its first sample to its end."""
+    page.get_by_label("preset").select_option("bird_audio_pooled")
+    page.get_by_role("button", name="Run trial").click()
+
+    def says(word: str) -> Callable[[], bool]:
+        return lambda: any(t.startswith(word) for t in page.locator(".memviz [role=status]").all_inner_texts())
+
+    wait_for(says("Steady step"), page, 120)
+    page.evaluate("watch.drawn = []")
+    began = time.monotonic()
+    wait_for(says("Completed"), page, 300)
+    return len(page.evaluate("watch.drawn")) / (time.monotonic() - began)
+
+
+def main() -> int:
+    """Measure, print, and say by the exit code whether every bar was met."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--repeats", type=int, default=10, help="key presses per knob")
+    repeats = parser.parse_args().repeats
+    if chromium_path() is None:
+        print("skipped: Chromium is not installed")
+        return 0
+    missed = []
+    with jupyter_lab(REPOSITORY / "notebooks" / "explore.ipynb") as (address, _), browser_page() as (page, _):
+        began = run_all(page, address)
+        page.wait_for_selector(".memviz .js-plotly-plot .main-svg", timeout=60_000)
+        opened = time.monotonic() - began
+        print(f"run_all_to_chart seconds={opened:.1f}")
+        missed += ["run_all_to_chart"] if opened > BAR_OPEN_SECONDS else []
+        wait_for(lambda: page.locator(".memviz .js-plotly-plot").count() == 2, page)
+        page.evaluate(WATCH)
+        for name, (control, keys) in knobs(page).items():
+            found = latencies(page, control, keys, repeats)
+            median, p95 = statistics.median(found), statistics.quantiles(found, n=20)[-1]
+            print(f"{name} median_ms={median:.0f} p95_ms={p95:.0f}", flush=True)
+            missed += [name] if median > BAR_MS else []
+        rate = drawings_per_second(page)
+        print(f"trial drawings_per_second={rate:.1f}")
+        missed += ["trial"] if rate < BAR_PER_SECOND else []
+    print(f"missed: {', '.join(missed)}" if missed else "every bar was met")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

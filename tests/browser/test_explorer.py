@@ -1,0 +1,147 @@
+"""The explorer as a person meets it: a real JupyterLab, a real Chromium, real estimates and real trials."""
+
+from dataclasses import replace
+
+import psutil
+import pytest
+from lab import REPOSITORY, bars, browser_page, course, jupyter_lab, run_all, slider, wait_for
+
+from memviz.estimation.service import shared_service
+from memviz.models import presets
+from memviz.models.network import Network
+from memviz.views.explorer.state import opening_state
+from memviz.views.text import category_text
+
+pytestmark = pytest.mark.browser
+SETUP = opening_state(presets.digits, 0)[0].setup
+
+
+@pytest.fixture(scope="module")
+def opened():
+    """The notebook after Run All: the page, the console's errors, the server's process number."""
+    with (
+        jupyter_lab(REPOSITORY / "notebooks" / "explore.ipynb") as (address, server),
+        browser_page() as (page, errors),
+    ):
+        run_all(page, address)
+        page.wait_for_selector(".memviz .js-plotly-plot .main-svg", timeout=60_000)
+        wait_for(lambda: page.locator(".memviz .js-plotly-plot").count() == 2, page)
+        yield page, errors, server
+
+
+def expected(network, setup=SETUP):
+    """Python's own numbers for the chart, from an estimate of its own."""
+    table = shared_service().estimate(Network.of(network), setup).profile.by_layer()
+    return {category_text(c): table[c].tolist() for c in table}
+
+
+def choose(page, preset):
+    page.get_by_label("preset").select_option(preset)
+    numbers = expected(presets.ALL[preset])
+    wait_for(lambda: bars(page) == numbers, page)
+
+
+def status(page):
+    return page.locator(".memviz [role=status], .memviz [role=alert]").all_inner_texts()
+
+
+def trial_processes(server):
+    return [
+        child for child in psutil.Process(server).children(recursive=True)
+        if "memviz.measurement.worker" in " ".join(child.cmdline())
+    ]  # fmt: skip
+
+
+def test_opens_on_the_question_and_its_bars_are_pythons_numbers(opened):
+    page, _, _ = opened
+    preset = page.get_by_label("preset").input_value()
+    assert preset in ("bird_audio", "bird_audio_pooled")
+    assert bars(page) == expected(presets.ALL[preset])
+    assert f"{presets.ALL[preset].parameters:,} parameters" in status(page)[0]
+    assert "9.29 GiB" in status(page)[0]
+
+
+def test_every_control_has_a_label(opened):
+    page, _, _ = opened
+    nameless = page.evaluate(
+        "Array.from(document.querySelectorAll('.memviz input, .memviz select')).filter(c => !c.labels.length).length"
+    )
+    assert nameless == 0
+    assert page.locator(".memviz .widget-hslider").count() == page.locator(".memviz .widget-hslider label").count()
+
+
+def test_a_slider_moved_by_keyboard_changes_the_bars(opened):
+    page, _, _ = opened
+    choose(page, "digits")
+    before = bars(page)
+    slider(page, "1: filters").focus()
+    page.keyboard.press("ArrowRight")
+    first, *others = presets.digits.blocks
+    wider = expected(replace(presets.digits, blocks=(replace(first, filters=first.filters + 1), *others)))
+    assert wider != before
+    wait_for(lambda: bars(page) == wider, page)
+    assert page.get_by_label("preset").input_value() == "your own"
+
+
+def test_a_mistake_is_answered_in_words_and_the_last_good_chart_stays(opened):
+    page, _, _ = opened
+    choose(page, "digits")
+    before = bars(page)
+    page.get_by_label("budget").fill("9 GBB")
+    page.keyboard.press("Enter")
+    wait_for(lambda: any("'9 GBB' is not a size" in text for text in status(page)), page)
+    assert bars(page) == before
+    page.get_by_label("budget").fill("9513 MiB")
+    page.keyboard.press("Enter")
+    wait_for(lambda: not any("GBB" in text for text in status(page)), page)
+
+
+def test_a_trial_is_drawn_while_it_runs_and_ends_with_the_error(opened):
+    page, _, server = opened
+    choose(page, "bird_audio_pooled")
+    page.get_by_role("button", name="Run trial").click()
+    seen = set()
+
+    def completed():
+        seen.update(value for value in course(page)["in use"] if value)
+        return any(text.startswith("Completed") for text in status(page))
+
+    wait_for(lambda: len(seen) >= 3 or completed(), page, 120)
+    assert len(seen) >= 3
+    assert not any(text.startswith("Completed") for text in status(page))
+    wait_for(completed, page, 120)
+    assert len(course(page)["loss"]) == int(page.get_by_label("steps").input_value())
+    steady = page.locator(".memviz tr", has_text="steady step").inner_text()
+    assert "%" in steady
+    choose(page, "digits")
+    wait_for(lambda: "not of these knobs" in page.locator(".memviz").inner_text(), page)
+    assert page.locator(".memviz tr", has_text="steady step").inner_text() == steady
+    assert trial_processes(server) == []
+
+
+def test_a_cancelled_trial_leaves_no_process(opened):
+    page, _, server = opened
+    choose(page, "bird_audio_pooled")
+    page.get_by_label("steps").fill("1000")
+    page.keyboard.press("Enter")
+    page.get_by_role("button", name="Run trial").click()
+    wait_for(lambda: any(course(page)["in use"]) and trial_processes(server), page, 120)
+    page.get_by_role("button", name="Cancel").click()
+    wait_for(lambda: any(text.startswith("Cancelled") for text in status(page)), page)
+    assert trial_processes(server) == []
+
+
+def test_a_page_loaded_again_shows_the_present_knobs(opened):
+    page, _, _ = opened
+    choose(page, "digits")
+    numbers = bars(page)
+    page.keyboard.press("Control+s")
+    page.wait_for_timeout(500)
+    page.reload()
+    page.wait_for_selector(".memviz .js-plotly-plot .main-svg", timeout=60_000)
+    assert bars(page) == numbers
+    assert page.get_by_label("preset").input_value() == "digits"
+
+
+def test_the_console_shows_no_errors(opened):
+    assert opened[1] == []

@@ -1,0 +1,86 @@
+"""The panel without a browser: real widgets, real threads, the real estimating process."""
+
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+import memviz
+from memviz.estimation.service import shared_service
+from memviz.models import presets
+from memviz.models.network import Network
+
+
+@pytest.fixture
+def panel():
+    panel = memviz.explore(presets.digits)
+    wait_for(lambda: panel.bars is not None and panel.course is not None)
+    yield panel
+    panel.close()
+
+
+def wait_for(condition, seconds=60):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "not in time"
+        time.sleep(0.02)
+
+
+def test_the_bars_are_the_estimates_numbers_and_follow_a_knob(panel):
+    def drawn():
+        return sum(sum(trace.x) for trace in panel.bars.data if trace.type == "bar")
+
+    assert drawn() == panel.estimate.peak_bytes
+    bars, before = panel.bars, drawn()
+    panel.knobs.fields["batch_size"].value = 64
+    wait_for(lambda: drawn() != before)
+    again = shared_service().estimate(Network.of(presets.digits), panel.state.setup)
+    assert drawn() == again.peak_bytes
+    assert panel.bars is bars
+
+
+def test_the_latest_of_many_changes_wins(panel):
+    for batch in range(2, 40):
+        panel.knobs.fields["batch_size"].value = batch
+    last = shared_service().estimate(Network.of(presets.digits), panel.state.setup)
+    wait_for(lambda: panel.estimate == last)
+    assert panel.state.setup.batch_size == 39
+
+
+def test_a_mistake_stays_on_show_until_it_is_mended(panel):
+    before = panel.estimate
+    panel.knobs.fields["height"].value = 0
+    wait_for(lambda: "input height=0" in panel._error.value)
+    assert "last setup that works" in panel._error.value
+    assert panel.estimate is before
+    panel.knobs.fields["height"].value = 32
+    wait_for(lambda: not panel._error.value)
+
+
+def test_closing_leaves_no_thread():
+    before = set(threading.enumerate())
+    panel = memviz.explore(presets.digits)
+    panel.close()
+    wait_for(lambda: not {t for t in threading.enumerate() if t.name in ("memviz-panel", "memviz-estimates")} - before)
+
+
+def test_a_kernel_that_ends_takes_the_trial_along():
+    program = (
+        "import memviz, time\n"
+        "panel = memviz.explore(memviz.presets.digits)\n"
+        "panel.steps.value = 1000\n"
+        "panel.start_button.click()\n"
+        "while panel._handle is None: time.sleep(0.05)\n"
+        "print(panel._handle.pid)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
+    import psutil
+
+    assert not psutil.pid_exists(int(done.stdout))
+
+
+def test_other_networks_are_sent_where_they_are_answered():
+    with pytest.raises(TypeError, match=r"memviz\.estimate"):
+        memviz.explore(lambda: None)
