@@ -101,12 +101,16 @@ def _loss_from_config(config: Mapping[str, Any]) -> Any:
     import keras
 
     try:
-        return keras.losses.deserialize(config)
-    except Exception as error:
+        loss = keras.losses.deserialize(config)
+    except Exception:
+        loss = None
+    if loss is None or isinstance(loss, str):  # a function that Keras does not know comes back as its name
         raise ValueError(
-            f"The loss {config.get('config')!r} cannot be made anew in a child process ({type(error).__name__}). "
-            "Use a loss of Keras, or compile the model with your own inside the function that builds it."
-        ) from error
+            f"The loss {config.get('registered_name') or config.get('class_name')} {config.get('config')!r} cannot be "
+            "made anew in a child process. Use a loss of Keras, or compile the model with your own inside the function "
+            "that builds it."
+        )
+    return loss
 
 
 def _check_format(data: Mapping[str, Any], wanted: str) -> None:

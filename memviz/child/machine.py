@@ -1,4 +1,4 @@
-"""What this machine offers: free memory, and whether there is a GPU; found without TensorFlow."""
+"""What this machine offers: free memory, and which GPUs there are; found without TensorFlow."""
 
 from __future__ import annotations
 
@@ -14,14 +14,29 @@ def available_bytes() -> int:
     return psutil.virtual_memory().available
 
 
-def default_device() -> str:
-    """``"GPU:0"`` where the NVIDIA driver knows a GPU, else ``"reference"``."""
+def gpu_count() -> int:
+    """The GPUs that the NVIDIA driver knows; 0 where there is no driver."""
     import pynvml
 
     with contextlib.suppress(pynvml.NVMLError):
         pynvml.nvmlInit()
         try:
-            return "GPU:0" if pynvml.nvmlDeviceGetCount() else REFERENCE
+            return pynvml.nvmlDeviceGetCount()
         finally:
             pynvml.nvmlShutdown()
-    return REFERENCE
+    return 0
+
+
+def default_device() -> str:
+    """``"GPU:0"`` where there is one, else ``"reference"``."""
+    return "GPU:0" if gpu_count() else REFERENCE
+
+
+def chosen_device(device: str | None) -> str:
+    """The device that a setup's ``device`` means; ValueError for a GPU that is not there."""
+    if device is None:
+        return default_device()
+    if device != REFERENCE and int(device.partition(":")[2]) >= gpu_count():
+        here = ", ".join(f"'GPU:{n}'" for n in range(gpu_count())) or "none"
+        raise ValueError(f"device={device!r} is not in this machine, whose GPUs are: {here}. Use device='reference'.")
+    return device

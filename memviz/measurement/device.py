@@ -55,10 +55,23 @@ class Device:
         """A fresh copy of a numpy array in the device's memory."""
         import tensorflow as tf
 
-        with tf.device("CPU:0"):
-            host = tf.constant(array)  # takes over the memory of a `digits.aligned` array: nothing is allocated
+        host = _taken_over(array)
         with tf.device(self.name):
             return tf.raw_ops.DeepCopy(x=host) if self.name == "CPU:0" else tf.identity(host)
+
+
+def _taken_over(array: Any) -> Any:
+    """A tensor in the memory of an array that is aligned as in `digits.aligned`; nothing is allocated.
+
+    `tf.constant` copies once in numpy's memory, and once more in the device's or not, as that copy happens to lie.
+    """
+    import tensorflow as tf
+
+    try:
+        return tf.experimental.dlpack.from_dlpack(array.__dlpack__())
+    except BufferError:  # bfloat16, which numpy does not know
+        with tf.device("CPU:0"):
+            return tf.constant(array)
 
 
 def open_device(device: str, limit_bytes: int | None, memory_growth: bool) -> Device:

@@ -1,0 +1,119 @@
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import psutil
+import pytest
+from processes import PATIENCE, gone, open_fds
+
+from memviz import presets
+from memviz.estimation.service import EstimationService, shared_service
+from memviz.models.network import Network
+from memviz.setup import TrainingSetup
+
+DIGITS, SETUP = Network.of(presets.digits), TrainingSetup(batch_size=8, jit_compile=False, device="reference")
+
+
+@pytest.fixture(scope="module")
+def service():
+    before = open_fds(), threading.active_count(), psutil.Process().children()
+    service = EstimationService()
+    yield service
+    service.close()
+    service.close()
+    assert (open_fds(), threading.active_count(), psutil.Process().children()) == before
+
+
+def aborting():
+    os.abort()
+
+
+def slow():
+    time.sleep(600)
+
+
+def test_it_answers_what_a_script_would_get(service):
+    from memviz.estimation.estimate import estimate_network
+
+    assert service.estimate(DIGITS, SETUP) == estimate_network(DIGITS, SETUP)
+
+
+def test_the_child_stays_warm_and_sees_no_gpu(service):
+    service.estimate(DIGITS, SETUP)
+    pid = service._child.pid
+    service.estimate(DIGITS, SETUP)
+    assert service._child.pid == pid
+    assert psutil.Process(pid).environ()["CUDA_VISIBLE_DEVICES"] == ""
+
+
+def test_several_threads_get_each_their_own_answer(service):
+    batches, answers = (1, 2, 4, 8), {}
+
+    def ask(batch):
+        answers[batch] = service.estimate(DIGITS, TrainingSetup(batch_size=batch, device="reference"))
+
+    threads = [threading.Thread(target=ask, args=(batch,)) for batch in batches]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert {b: answers[b].profile.setup["batch_size"] for b in batches} == {b: b for b in batches}
+
+
+def test_a_network_that_is_not_possible_raises_the_same_sentence_here(service):
+    def no_model():
+        return 3
+
+    with pytest.raises(ValueError, match=r"The function no_model returned 3; it must return a keras\.Model"):
+        service.estimate(Network.of(no_model), SETUP)
+    assert service.estimate(DIGITS, SETUP).peak_bytes > 0
+
+
+def test_a_child_that_died_is_started_anew(service):
+    service.start()
+    dead = service._child.pid
+    os.kill(dead, signal.SIGKILL)
+    assert service.estimate(DIGITS, SETUP).peak_bytes > 0
+    assert service._child.pid != dead
+
+
+def test_a_network_that_takes_the_child_down_is_an_error_and_the_next_one_is_answered(service):
+    with pytest.raises(RuntimeError, match="ended with code -6"):
+        service.estimate(Network.of(aborting), SETUP)
+    assert service.estimate(DIGITS, SETUP).peak_bytes > 0
+
+
+def test_close_ends_an_estimate_under_way():
+    service, raised = EstimationService(), []
+
+    def ask():
+        try:
+            service.estimate(Network.of(slow), SETUP)
+        except RuntimeError as error:
+            raised.append(str(error))
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    while service._child is None:
+        time.sleep(0.01)
+    child = service._child
+    service.close()
+    thread.join(PATIENCE)
+    assert len(raised) == 1
+    assert not psutil.pid_exists(child.pid)
+
+
+def test_the_shared_one_ends_with_its_process():
+    script = """
+from memviz.estimation.service import shared_service
+service = shared_service()
+service.start()
+print(service._child.pid)
+"""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment, check=True)
+    assert gone(int(done.stdout))
+    assert shared_service() is shared_service()

@@ -1,0 +1,90 @@
+"""Functions that build a network, or fail at it in one of the ways a user's function can."""
+
+import os
+import resource
+import signal
+import sys
+import time
+
+import numpy as np
+import psutil
+
+from memviz import presets
+
+
+def wide_dense():
+    """Building takes three times the 8 MiB of its kernel."""
+    import keras
+
+    return keras.Sequential([keras.Input((1024,)), keras.layers.Dense(2048), keras.layers.Dense(1)])
+
+
+def growing():
+    """Step n takes n x 16 MiB: the first fits where a later one does not."""
+    import keras
+    import tensorflow as tf
+
+    class Growing(keras.layers.Layer):
+        def build(self, shape):
+            self.calls = self.add_weight(shape=(), dtype="int32", initializer="zeros", trainable=False)
+
+        def call(self, x):
+            self.calls.assign_add(1)
+            return x + tf.reduce_max(tf.random.uniform([self.calls.value * 4 * 2**20]))
+
+    x = keras.Input((4,))
+    return keras.Model(x, Growing()(keras.layers.Dense(1)(x)))
+
+
+def slow_to_build():
+    time.sleep(600)
+
+
+def slow_to_train():
+    """One TensorFlow operation of every step runs for minutes."""
+    import keras
+    import tensorflow as tf
+
+    class Slow(keras.layers.Layer):
+        def call(self, x):
+            big = tf.random.uniform([1500, 1500]) / 1500
+            for _ in range(10_000):
+                big = tf.matmul(big, big)
+            return x + tf.reduce_max(big)
+
+    x = keras.Input((4,))
+    return keras.Model(x, Slow()(keras.layers.Dense(1)(x)))
+
+
+def flooding():
+    sys.stdout.write("x" * 3_000_000)
+    sys.stderr.write("y" * 3_000_000)
+    sys.stdout.flush()
+    return presets.digits.build()
+
+
+def aborting():
+    sys.stderr.write("the last words\n")
+    os.abort()
+
+
+def exiting():
+    os._exit(7)
+
+
+def raising():
+    raise KeyError("no such key")
+
+
+def no_model():
+    return "not a model"
+
+
+def killed_by_the_system():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def host_exhausted():
+    in_use = psutil.Process().memory_info().vms
+    resource.setrlimit(resource.RLIMIT_AS, (in_use + 2**28, resource.RLIM_INFINITY))
+    return np.ones(2**33, np.uint8)

@@ -1,0 +1,327 @@
+"""Every way a trial can end, provoked for real; the trials run side by side, three at a time."""
+
+import dataclasses
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import networks
+import psutil
+import pytest
+from processes import PATIENCE, gone, open_fds
+
+from memviz import measure, presets
+from memviz.child.machine import available_bytes
+from memviz.measurement import trial as trial_module
+from memviz.measurement.trial import HostMemoryError, start_trial
+from memviz.models.convnet import ConvNet
+from memviz.setup import TrainingSetup
+from memviz.units import MIB
+
+# bird_audio's Dense at 1/32: three copies of a kernel of 91.8 MiB while building, four with Adam's slots.
+BIRD_32 = ConvNet(input_shape=(2938, 1, 64), dense=(128,))
+
+
+def made_in_a_notebook():
+    """A function that no module holds: its module is __main__, so it travels by value."""
+    namespace = {"__name__": "__main__"}
+    exec(
+        "def built_here():\n import keras\n return keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])",
+        namespace,
+    )
+    return namespace["built_here"]
+
+
+SCENARIOS = {
+    "completed": (presets.digits, {"batch_size": 32}, {"steps": 40}),
+    "memory_growth": (presets.digits, {"batch_size": 32, "memory_growth": True}, {}),
+    "notebook": (made_in_a_notebook(), {"batch_size": 2, "optimizer": "sgd"}, {"steps": 2}),
+    "flooding": (networks.flooding, {"batch_size": 4}, {"steps": 1}),
+    "oom_build": (networks.wide_dense, {"batch_size": 1, "budget": "16 MiB"}, {}),
+    "oom_first_step": (BIRD_32, {"batch_size": 1, "budget": "297 MiB"}, {}),
+    "oom_build_growing": (BIRD_32, {"batch_size": 1, "budget": "297 MiB", "memory_growth": True}, {}),
+    "oom_steady_step": (networks.growing, {"batch_size": 2, "budget": "56 MiB"}, {}),
+    "aborting": (networks.aborting, {"batch_size": 1}, {}),
+    "exiting": (networks.exiting, {"batch_size": 1}, {}),
+    "raising": (networks.raising, {"batch_size": 1}, {}),
+    "no_model": (networks.no_model, {"batch_size": 1}, {}),
+    "killed": (networks.killed_by_the_system, {"batch_size": 1}, {}),
+    "host_exhausted": (networks.host_exhausted, {"batch_size": 1}, {}),
+    "timed_out_in_import": (presets.digits, {"batch_size": 1}, {"timeout": 0.2}),
+    "timed_out_in_build": (networks.slow_to_build, {"batch_size": 1}, {"timeout": {"build": 0.5, "steady_step": 1}}),
+}  # fmt: skip
+
+
+def setup(**options):
+    return TrainingSetup.create(**{"budget": "200 MiB", "device": "reference", **options})
+
+
+def run(scenario):
+    network, options, keywords = scenario
+    events = []
+    running = start_trial(network, setup(**options), on_event=events.append, **keywords)
+    return running.wait(), events, running
+
+
+@pytest.fixture(scope="module")
+def ended():
+    before = open_fds(), threading.active_count()
+    with ThreadPoolExecutor(3) as pool:
+        results = dict(zip(SCENARIOS, pool.map(run, SCENARIOS.values()), strict=True))
+    assert (open_fds(), threading.active_count()) == before
+    return results
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_nothing_of_an_ended_trial_is_left_and_its_last_event_says_so(ended, name):
+    trial, events, running = ended[name]
+    assert not psutil.pid_exists(running.pid)
+    assert not running.running
+    assert [e.kind for e in events].count("ended") == 1
+    assert events[-1].kind == "ended"
+    assert events[0].phase == "import"
+    assert trial.device == "reference"
+    assert (trial.error is None) == (trial.status == "completed")
+    running.cancel()  # too late: nothing happens
+    assert running.wait() is trial
+
+
+def test_a_completed_trial_reports_every_step_and_phase(ended):
+    trial, events, _ = ended["completed"]
+    assert trial.status == "completed"
+    assert [s.index for s in trial.steps] == list(range(1, 41))
+    peaks = [s.peak_bytes for s in trial.steps]
+    assert list(trial.phases) == ["build", "first_step", "steady_step"]
+    assert trial.phases["first_step"].peak_bytes == peaks[0]
+    assert trial.peak_bytes == trial.phases["steady_step"].peak_bytes == statistics.median_low(peaks[2:])
+    assert trial.profile is None
+    assert trial.budget_bytes == trial.device_limit_bytes == 200 * MIB
+    assert "handwritten digits" in trial.data
+    assert [e.step for e in events if e.kind == "step"] == list(trial.steps)
+    assert [e.phase for e in events if e.kind == "phase"] == ["import", "build", "first_step", "steady_step"]
+    assert any(e.kind == "sample" and e.host_rss_bytes > 0 for e in events)
+    assert sorted(e.seconds for e in events) == [e.seconds for e in events]
+
+
+def test_the_bytes_are_the_networks(ended):
+    trial = ended["completed"][0]
+    weights = presets.digits.parameters * 4
+    assert weights <= trial.phases["build"].peak_bytes <= 4 * weights  # the initializer's copies
+    for step in trial.steps:
+        assert 3 * weights <= step.bytes_in_use <= 3 * weights + MIB  # weights and Adam's two slots
+        assert step.bytes_in_use < step.peak_bytes < 200 * MIB
+        assert step.host_rss_bytes > step.bytes_in_use
+
+
+def test_the_loss_falls(ended):
+    losses = [s.loss for s in ended["completed"][0].steps]
+    assert statistics.mean(losses[-5:]) < 0.6 * statistics.mean(losses[:5])
+
+
+def test_regions_that_grow_take_the_same_network(ended):
+    trial = ended["memory_growth"][0]
+    assert trial.status == "completed"
+    assert trial.peak_bytes == pytest.approx(ended["completed"][0].peak_bytes, rel=0.5)  # other chunks, other slack
+
+
+def test_a_function_of_a_notebook_travels(ended):
+    trial = ended["notebook"][0]
+    assert trial.status == "completed"
+    assert trial.peak_bytes is None  # two steps only warm up
+    assert list(trial.phases) == ["build", "first_step"]
+    assert "random" in trial.data
+
+
+def test_chatter_on_stdout_and_stderr_does_no_harm(ended):
+    assert ended["flooding"][0].status == "completed"
+
+
+@pytest.mark.parametrize(
+    ("name", "phase", "words", "shape"),
+    [
+        ("oom_build", "build", "the build", (1024, 2048)),
+        ("oom_build_growing", "build", "the build", (188032, 128)),
+        ("oom_first_step", "first_step", "the first step", (188032, 128)),
+        ("oom_steady_step", "steady_step", "a steady step", None),
+    ],
+)
+def test_out_of_memory_says_where_and_for_what(ended, name, phase, words, shape):
+    trial, _, _ = ended[name]
+    failure = trial.failure
+    assert (trial.status, failure.phase) == ("out_of_memory", phase)
+    assert phase not in trial.phases or phase == "steady_step"
+    assert failure.limit_bytes == trial.device_limit_bytes == trial.budget_bytes
+    assert failure.dtype == "float32"
+    if shape is not None:
+        assert failure.shape == shape
+        assert failure.requested_bytes == shape[0] * shape[1] * 4
+    for part in (f"Out of memory in {words}", failure.op, "float32", "the limit is", "Way out"):
+        assert part in trial.error
+    assert len(trial.steps) == {"build": 0, "first_step": 0}.get(phase, len(trial.steps))
+
+
+def test_later_steps_may_fail_where_the_first_did_not(ended):
+    trial = ended["oom_steady_step"][0]
+    assert 1 <= len(trial.steps) < 5
+    assert "first_step" in trial.phases
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("aborting", ["the build", "SIGABRT", "the last words"]),
+        ("exiting", ["the build", "exit code 7"]),
+        ("raising", ["the build", "raising", "KeyError", "no such key"]),
+        ("no_model", ["the build", "no_model", "'not a model'", "keras.Model"]),
+    ],
+)
+def test_a_crash_says_how(ended, name, words):
+    trial = ended[name][0]
+    assert trial.status == "crashed"
+    for word in words:
+        assert word in trial.error
+
+
+@pytest.mark.parametrize("name", ["killed", "host_exhausted"])
+def test_the_hosts_memory_is_not_the_devices(ended, name):
+    trial = ended[name][0]
+    assert trial.status == "host_out_of_memory"
+    assert trial.failure is None
+    assert "the build" in trial.error
+
+
+@pytest.mark.parametrize(("name", "words"), [("timed_out_in_import", "import"), ("timed_out_in_build", "build")])
+def test_a_timeout_names_its_phase(ended, name, words):
+    trial = ended[name][0]
+    assert trial.status == "timed_out"
+    assert f"the {words}" in trial.error
+
+
+def cancelled_at(kind, phase, network, **keywords):
+    """The trial cancelled at the first such event, and the seconds until its child was gone."""
+    reached = threading.Event()
+    running = start_trial(
+        network, setup(batch_size=2), on_event=lambda e: reached.set() if (e.kind, e.phase) == (kind, phase) else None,
+        **keywords,
+    )  # fmt: skip
+    assert running.running
+    assert reached.wait(PATIENCE)
+    running.cancel()
+    assert not psutil.pid_exists(running.pid)
+    return running.wait(PATIENCE)
+
+
+@pytest.mark.parametrize(
+    ("kind", "phase", "network"),
+    [
+        ("phase", "import", presets.digits),
+        ("phase", "build", networks.slow_to_build),
+        ("sample", "first_step", networks.slow_to_train),
+        ("step", "steady_step", presets.digits),
+    ],
+)
+def test_cancelling_ends_the_child_in_every_phase(kind, phase, network):
+    trial = cancelled_at(kind, phase, network, steps=100_000)
+    assert trial.status == "cancelled"
+    assert trial.error == f"Cancelled in {trial_module.PHASE_WORDS[phase]}."
+    assert bool(trial.steps) == (phase == "steady_step")
+
+
+def test_an_exception_of_on_event_ends_the_trial_and_is_raised():
+    pids = psutil.Process().children()
+
+    def fail(event):
+        raise ZeroDivisionError("in the callback")
+
+    with pytest.raises(ZeroDivisionError, match="in the callback"):
+        measure(presets.digits, batch_size=1, budget="100 MiB", device="reference", on_event=fail)
+    assert psutil.Process().children() == pids
+
+
+def test_ctrl_c_ends_the_child_and_is_raised():
+    children = []
+
+    def interrupt(event):
+        if event.kind == "phase":
+            children.extend(psutil.Process().children())
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        measure(presets.digits, batch_size=1, budget="100 MiB", device="reference", on_event=interrupt)
+    assert children
+    assert not any(child.is_running() for child in children)
+
+
+def test_the_child_ends_in_the_middle_of_a_long_operation_when_its_parent_is_killed():
+    script = """
+import networks
+from memviz.measurement.trial import start_trial
+from memviz.setup import TrainingSetup
+setup = TrainingSetup(batch_size=1, budget_bytes=2**28, device="reference")
+def tell(event):
+    if (event.kind, event.phase) == ("sample", "first_step"):
+        print(running.pid, flush=True)
+running = start_trial(networks.slow_to_train, setup, on_event=tell)
+running.wait()
+"""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, env=environment) as parent:
+        pid = json.loads(parent.stdout.readline())
+        assert psutil.pid_exists(pid)
+        parent.kill()
+    assert gone(pid)
+
+
+@pytest.mark.parametrize(
+    ("keywords", "words"),
+    [
+        ({"batch_size": 0}, "batch_size=0"),
+        ({"steps": 0}, "steps=0"),
+        ({"steps": 2.5}, r"steps=2\.5"),
+        ({"timeout": -1}, "timeout=-1"),
+        ({"timeout": {"biuld": 1}}, "'biuld' is not known. Did you mean 'build'"),
+        ({"budget": "9 GBB"}, "'9 GBB' is not a size"),
+        ({"budget": 1000}, "at least 1 MiB"),
+        ({"device": "TPU:0"}, "'TPU:0' is not known"),
+        ({"device": "GPU:9"}, "'GPU:9' is not in this machine"),
+    ],
+)
+def test_bad_input_is_refused_before_a_child_is_started(keywords, words):
+    children = psutil.Process().children()
+    with pytest.raises(ValueError, match=words):
+        measure(presets.digits, **{"batch_size": 1, "device": "reference", "budget": "100 MiB", **keywords})
+    with pytest.raises(TypeError, match="A network is"):
+        measure(3, batch_size=1)
+    assert psutil.Process().children() == children
+
+
+def test_a_budget_that_the_host_can_promise_is_taken_as_it_is():
+    spare = available_bytes() - trial_module.HOST_RESERVE_BYTES - 512 * MIB
+    network = presets.bird_audio
+    limit = trial_module._host_limit(trial_module.Network.of(network), setup(batch_size=1, budget=spare))
+    assert limit == spare // MIB * MIB
+
+
+def test_a_trial_that_the_host_cannot_hold_is_refused_with_the_numbers():
+    huge = dataclasses.replace(presets.bird_audio, dense=(128 * 40,))
+    for budget in (None, "300 GiB"):
+        with pytest.raises(HostMemoryError, match=r"would need .* GiB of memory and .* has .* GiB free.*Way out"):
+            measure(huge, batch_size=1, budget=budget, device="reference")
+
+
+def test_without_a_budget_the_limit_is_what_the_host_can_promise():
+    trial = measure(presets.digits, batch_size=2, device="reference", steps=1)
+    assert trial.status == "completed"
+    assert trial.budget_bytes is None
+    assert 0 < trial.device_limit_bytes < psutil.virtual_memory().total - trial_module.HOST_RESERVE_BYTES
+
+
+def test_the_parent_stays_small():
+    before = psutil.Process().memory_info().rss
+    measure(presets.digits, batch_size=64, budget="300 MiB", device="reference", steps=3)
+    assert psutil.Process().memory_info().rss - before < 50e6

@@ -1,0 +1,118 @@
+import json
+from dataclasses import fields
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memviz import interchange
+from memviz.estimation.result import Estimate
+from memviz.profile import PHASES, Allocation, Category, MemoryProfile, Phase
+from memviz.setup import TrainingSetup
+
+names = st.text(max_size=8)
+sizes = st.integers(0, 2**40)
+shapes = st.none() | st.lists(st.integers(0, 9), max_size=4).map(tuple)
+seconds = st.none() | st.floats(0, 1e6)
+
+
+@st.composite
+def allocations(draw) -> Allocation:
+    requested, start = draw(sizes), draw(st.integers(0, 100))
+    return Allocation(
+        nbytes=requested + draw(st.integers(0, 255)), requested_nbytes=requested, start=start,
+        end=draw(st.none() | st.integers(start, 200)), layer=draw(names), category=draw(st.sampled_from(Category)),
+        op=draw(names), shape=draw(shapes), dtype=draw(names), address=draw(st.none() | sizes),
+        start_seconds=draw(seconds), end_seconds=draw(seconds),
+    )  # fmt: skip
+
+
+profiles = st.builds(
+    MemoryProfile,
+    phase=st.sampled_from(PHASES),
+    source=st.sampled_from(["estimated", "compiled", "measured"]),
+    allocations=st.lists(allocations(), max_size=8).map(tuple),
+    layers=st.lists(names, max_size=3).map(tuple),
+    setup=st.dictionaries(names, st.none() | st.integers() | names, max_size=3),
+    not_counted=st.lists(names, max_size=2).map(tuple),
+    allocator_peak_bytes=st.none() | sizes,
+)
+
+
+def through_json(data):
+    return json.loads(json.dumps(data))
+
+
+@given(profiles)
+def test_a_profile_comes_back_equal(profile):
+    assert interchange.profile_from_dict(through_json(interchange.profile_to_dict(profile))) == profile
+
+
+@given(profiles, sizes, st.booleans())
+def test_an_estimate_comes_back_equal(profile, required, with_profile):
+    steady = Phase("steady_step", profile.peak_bytes, profile if with_profile else None)
+    given_fields = {"phases": {"steady_step": steady}, "required_bytes": required, "largest_phase": "steady_step"}
+    others = {f.name: "mse" for f in fields(Estimate) if f.name not in given_fields}
+    estimate = Estimate(**given_fields, **others)
+    assert interchange.estimate_from_dict(through_json(interchange.estimate_to_dict(estimate))) == estimate
+
+
+PROFILE = interchange.profile_to_dict(
+    MemoryProfile("build", "measured", (Allocation(512, 400, 0, None, "dense", Category.PARAMETER, shape=(10, 10)),))
+)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {}, [], None, "profile",
+        PROFILE | {"version": 2},
+        PROFILE | {"format": "memviz-estimate"},
+        {k: v for k, v in PROFILE.items() if k != "layers"},
+        PROFILE | {"phase": "lunch"},
+        PROFILE | {"allocations": None},
+        PROFILE | {"allocations": PROFILE["allocations"] | {"nbytes": [1, 2]}},
+        PROFILE | {"allocations": PROFILE["allocations"] | {"nbytes": [1]}},
+        PROFILE | {"allocations": PROFILE["allocations"] | {"category": ["snack"]}},
+        PROFILE | {"allocations": PROFILE["allocations"] | {"shape": [3]}},
+    ],
+)  # fmt: skip
+def test_anything_else_is_refused_in_one_sentence(data):
+    with pytest.raises(ValueError, match=r"memviz-profile.*write it"):
+        interchange.profile_from_dict(data)
+
+
+def test_a_damaged_estimate_is_refused():
+    with pytest.raises(ValueError, match=r"memviz-estimate is damaged .*'phases'"):
+        interchange.estimate_from_dict({"format": "memviz-estimate", "version": 1, "required_bytes": 1})
+
+
+def test_a_setup_by_names_comes_back_equal():
+    setup = TrainingSetup.create(batch_size=7, optimizer="SGD", loss="mse", budget="3 GiB", memory_growth=True)
+    assert interchange.setup_from_message(through_json(interchange.setup_to_message(setup))) == setup
+
+
+def test_optimizer_and_loss_objects_travel_as_their_configs():
+    import keras
+
+    from memviz.models.training import make_optimizer
+
+    schedule = keras.optimizers.schedules.ExponentialDecay(0.1, 10, 0.9)
+    optimizer = keras.optimizers.SGD(schedule, momentum=0.5, use_ema=True)
+    setup = TrainingSetup.create(batch_size=1, optimizer=optimizer, loss=keras.losses.Huber(delta=2.0))
+    back = interchange.setup_from_message(through_json(interchange.setup_to_message(setup)))
+    assert make_optimizer(back.optimizer).get_config() == make_optimizer(optimizer).get_config()
+    assert isinstance(back.loss, keras.losses.Huber)
+    assert back.loss.get_config() == setup.loss.get_config()
+
+
+def test_a_loss_function_of_keras_travels_and_one_of_ones_own_is_refused():
+    import keras
+
+    def made_here(y_true, y_pred):
+        return keras.ops.mean(keras.ops.abs(y_true - y_pred), axis=-1)
+
+    setup = TrainingSetup.create(batch_size=1, loss=keras.losses.mean_squared_error)
+    assert interchange.setup_from_message(through_json(interchange.setup_to_message(setup))) == setup
+    with pytest.raises(ValueError, match=r"'made_here' cannot be made anew in a child process.*compile the model with"):
+        interchange.setup_to_message(TrainingSetup.create(batch_size=1, loss=made_here))
