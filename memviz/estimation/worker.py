@@ -5,12 +5,14 @@ Runs as ``python -m memviz.estimation.worker``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from memviz.child.channel import Channel
+from memviz.estimation.result import Estimate
 from memviz.interchange import estimate_to_dict, setup_from_message
 from memviz.models.network import Network
+from memviz.setup import TrainingSetup
 
 
 def main() -> None:
@@ -18,14 +20,16 @@ def main() -> None:
     channel = Channel()
     import tensorflow as tf
 
+    from memviz.estimation.estimate import estimate_network  # before the first request, so that it is answered at once
+
     tf.get_logger().setLevel("ERROR")
     while True:
-        channel.send(_answer(channel.receive()))
+        channel.send(_answer(channel.receive(), estimate_network))
 
 
-def _answer(request: Mapping[str, Any]) -> dict[str, Any]:
-    from memviz.estimation.estimate import estimate_network
-
+def _answer(
+    request: Mapping[str, Any], estimate_network: Callable[[Network, TrainingSetup], Estimate]
+) -> dict[str, Any]:
     try:
         network = Network.from_message(request["network"])
         return {"estimate": estimate_to_dict(estimate_network(network, setup_from_message(request["setup"])))}

@@ -15,30 +15,35 @@ from typing import Any
 
 PRIVATE_NAMES = (
     "keras.src.backend.tensorflow.core:Variable._initialize",
+    "keras.src.backend.tensorflow.core:Variable._initialize_with_initializer",
     "keras.src.backend.tensorflow.core:Variable._direct_assign",
     "keras.src.backend.common.global_state:GLOBAL_STATE_TRACKER",
     "tensorflow.python.ops.resource_variable_ops:UninitializedVariable",
     "tensorflow.python.eager.context:Context._set_global_seed",  # keeps its seed in _seed and _rng
 )
 
-_ABSTRACT: ContextVar[bool] = ContextVar("memviz_abstract_weights", default=False)
+# The variables made so far in the context that asked for none of their storage; None outside of one.
+_ABSTRACT: ContextVar[list[Any] | None] = ContextVar("memviz_abstract_weights", default=None)
 _patch_lock = threading.Lock()
 _patch_users = 0
 _originals: dict[str, Callable[..., None]] = {}
 
 
 @contextmanager
-def abstract_weights() -> Iterator[None]:
+def abstract_weights() -> Iterator[list[Any]]:
     """Every Keras variable made inside this context, by this thread, gets a handle but no storage.
+
+    Yields the list of these variables, in the order in which they are made; it grows meanwhile.
 
     On leaving, the random state of Python, numpy and TensorFlow and Keras' global state (name counters, dtype policy,
     seed generator) are what they were before. Other threads that build models meanwhile get real weights.
     """
     with _caller_state_kept():
         _install_patch()
-        token = _ABSTRACT.set(True)
+        made: list[Any] = []
+        token = _ABSTRACT.set(made)
         try:
-            yield
+            yield made
         finally:
             _ABSTRACT.reset(token)
             _remove_patch()
@@ -46,12 +51,17 @@ def abstract_weights() -> Iterator[None]:
 
 def building_abstractly() -> bool:
     """Whether this context makes weights without storage."""
-    return _ABSTRACT.get()
+    return _ABSTRACT.get() is not None
 
 
 def is_abstract(variable: Any) -> bool:
     """Whether a Keras variable was made without storage."""
     return getattr(variable, "_memviz_abstract", False)
+
+
+def initializer_of(variable: Any) -> Any:
+    """The Keras initializer that an abstract variable would have been filled by; None where it was given a value."""
+    return getattr(variable, "_memviz_initializer", None)
 
 
 def _variable_class() -> Any:
@@ -65,7 +75,7 @@ def _install_patch() -> None:
     with _patch_lock:
         if _patch_users == 0:
             cls = _variable_class()
-            for replacement in (_initialize, _direct_assign):
+            for replacement in (_initialize, _initialize_with_initializer, _direct_assign):
                 name = replacement.__name__
                 _originals[name] = getattr(cls, name)
                 setattr(cls, name, replacement)
@@ -83,7 +93,8 @@ def _remove_patch() -> None:
 
 def _initialize(variable: Any, value: Any) -> None:
     """Stands in for Keras' `Variable._initialize`; acts only in the context that asked for it."""
-    if not _ABSTRACT.get():
+    made = _ABSTRACT.get()
+    if made is None:
         _originals["_initialize"](variable, value)
         return
     from tensorflow.python.ops.resource_variable_ops import UninitializedVariable
@@ -94,6 +105,14 @@ def _initialize(variable: Any, value: Any) -> None:
         shape=shape, dtype=variable._dtype, trainable=variable.trainable, name=variable.name
     )
     variable._memviz_abstract = True
+    made.append(variable)
+
+
+def _initialize_with_initializer(variable: Any, initializer: Any) -> None:
+    """Stands in for Keras' method of this name, which hands the initializer on as a function without arguments."""
+    if _ABSTRACT.get() is not None:
+        variable._memviz_initializer = initializer
+    _originals["_initialize_with_initializer"](variable, initializer)
 
 
 def _direct_assign(variable: Any, value: Any) -> None:
@@ -103,7 +122,7 @@ def _direct_assign(variable: Any, value: Any) -> None:
     """
     import tensorflow as tf
 
-    if _ABSTRACT.get() and is_abstract(variable) and tf.executing_eagerly():
+    if _ABSTRACT.get() is not None and is_abstract(variable) and tf.executing_eagerly():
         return
     _originals["_direct_assign"](variable, value)
 

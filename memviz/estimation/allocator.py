@@ -1,0 +1,155 @@
+"""TensorFlow's BFC allocator on paper: best fit with coalescing, chunk by chunk.
+
+Source: tensorflow/core/common_runtime/bfc_allocator.cc (in later releases xla/tsl/framework/bfc_allocator.cc).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+
+ALIGNMENT = 256  # kMinAllocationSize: every chunk is a multiple
+LARGEST_PADDING = 128 << 20  # a chunk keeps its rest unless that is as large as the request, or this large
+_BINS = 21
+_FIRST_GROWTH = 2 << 20
+
+
+class OutOfMemoryError(Exception):
+    """No chunk, and no room for a region, serves the request. Sizes in bytes."""
+
+    def __init__(self, requested_bytes: int, in_use_bytes: int, largest_free_bytes: int) -> None:
+        super().__init__(requested_bytes)
+        self.requested_bytes, self.in_use_bytes = requested_bytes, in_use_bytes
+        self.largest_free_bytes = largest_free_bytes
+
+
+class _Chunk:
+    __slots__ = ("address", "free", "next", "previous", "region", "size")
+
+    def __init__(self, address: int, size: int, region: int) -> None:
+        self.address, self.size, self.region = address, size, region
+        self.free = False
+        self.previous: _Chunk | None = None
+        self.next: _Chunk | None = None
+
+
+class BfcAllocator:
+    """A device's memory of ``limit_bytes``.
+
+    regions: sizes of the regions that exist from the start; None: regions grow on demand (memory growth): 2 MiB,
+    doubled each time, as large as needed, within the limit; wholly free ones are given back before giving up.
+    """
+
+    def __init__(self, limit_bytes: int, regions: tuple[int, ...] | None) -> None:
+        self.limit_bytes = limit_bytes
+        self.in_use_bytes = 0
+        self._bins: list[list[tuple[int, int]]] = [[] for _ in range(_BINS)]
+        self._free: dict[int, _Chunk] = {}  # by address
+        self._used: dict[int, _Chunk] = {}
+        self._regions: dict[int, tuple[int, _Chunk]] = {}  # number -> (size, a chunk in it)
+        self._next_base = 0
+        self._growth = _FIRST_GROWTH
+        self._grows = regions is None
+        for size in regions or ():
+            self._add_region(size)
+
+    def allocate(self, nbytes: int) -> tuple[int, int]:
+        """(address, charged bytes) of a chunk for ``nbytes``. Raises OutOfMemoryError."""
+        size = -(-nbytes // ALIGNMENT) * ALIGNMENT
+        chunk = self._find(size)
+        if chunk is None and self._grows and self._extend(size):
+            chunk = self._find(size)
+        if chunk is None and self._grows and self._give_back_free_regions(size) and self._extend(size):
+            chunk = self._find(size)
+        if chunk is None:
+            largest = max((c.size for c in self._free.values()), default=0)
+            raise OutOfMemoryError(nbytes, self.in_use_bytes, largest)
+        self.in_use_bytes += chunk.size
+        return chunk.address, chunk.size
+
+    def release(self, address: int) -> None:
+        """Give a chunk back; it joins free neighbours at once."""
+        chunk = self._used.pop(address)
+        self.in_use_bytes -= chunk.size
+        after, before = chunk.next, chunk.previous
+        if after is not None and after.free:
+            self._forget(after)
+            self._join(chunk, after)
+        if before is not None and before.free:
+            self._forget(before)
+            self._join(before, chunk)
+            chunk = before
+        self._remember(chunk)
+
+    def _find(self, size: int) -> _Chunk | None:
+        for number in range(_bin(size), _BINS):
+            held = self._bins[number]
+            at = bisect_left(held, (size, -1))
+            if at < len(held):
+                chunk = self._free[held[at][1]]
+                self._forget(chunk)
+                if chunk.size >= 2 * size or chunk.size - size >= LARGEST_PADDING:
+                    self._remember(self._split(chunk, size))
+                self._used[chunk.address] = chunk
+                return chunk
+        return None
+
+    def _split(self, chunk: _Chunk, size: int) -> _Chunk:
+        """Cut ``chunk`` down to ``size``; returns the rest."""
+        rest = _Chunk(chunk.address + size, chunk.size - size, chunk.region)
+        rest.previous, rest.next = chunk, chunk.next
+        if chunk.next is not None:
+            chunk.next.previous = rest
+        chunk.next, chunk.size = rest, size
+        return rest
+
+    @staticmethod
+    def _join(first: _Chunk, second: _Chunk) -> None:
+        first.size += second.size
+        first.next = second.next
+        if second.next is not None:
+            second.next.previous = first
+
+    def _remember(self, chunk: _Chunk) -> None:
+        chunk.free = True
+        self._free[chunk.address] = chunk
+        insort(self._bins[_bin(chunk.size)], (chunk.size, chunk.address))
+
+    def _forget(self, chunk: _Chunk) -> None:
+        chunk.free = False
+        del self._free[chunk.address]
+        held = self._bins[_bin(chunk.size)]
+        del held[bisect_left(held, (chunk.size, chunk.address))]
+
+    def _add_region(self, size: int) -> None:
+        number = len(self._regions)
+        chunk = _Chunk(self._next_base, size, number)
+        self._regions[number] = (size, chunk)
+        self._next_base += size + ALIGNMENT  # regions never touch
+        self._remember(chunk)
+
+    def _extend(self, size: int) -> bool:
+        taken = sum(region for region, _ in self._regions.values())
+        available = (self.limit_bytes - taken) // ALIGNMENT * ALIGNMENT
+        if size > available:
+            return False
+        larger = self._growth < size
+        while self._growth < size:
+            self._growth *= 2
+        self._add_region(min(self._growth, available))
+        if not larger:
+            self._growth *= 2
+        return True
+
+    def _give_back_free_regions(self, size: int) -> bool:
+        free = {c.region: c for c in self._free.values() if c.previous is None and c.next is None}
+        if not free:
+            return False
+        for number, chunk in free.items():
+            self._forget(chunk)
+            self._regions[number] = (0, chunk)
+        return True
+
+
+def _bin(size: int) -> int:
+    """The number of the bin for chunks of ``size`` bytes: bin n starts at 256 x 2^n."""
+    return min(_BINS - 1, max(size, ALIGNMENT).bit_length() - 9)

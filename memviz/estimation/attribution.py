@@ -1,0 +1,139 @@
+"""Which layer and category a node's memory belongs to, from how Keras entered its name scopes while it was traced.
+
+Scope names are ambiguous (`conv2d_1_2` may be the layer `conv2d_1`), so it is noted which Keras object entered each
+scope: TensorFlow makes the path of every scope unique within a graph. Gradients name the forward op they belong to.
+Private names: `name_scope` of Keras' TensorFlow backend and its `caller`, checked with Keras 3.15.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+from memviz.estimation import kernels
+from memviz.estimation.graph import Node, StepGraph
+from memviz.profile import INPUT, LOSS, METRICS, OPTIMIZER, UNATTRIBUTED, Category
+
+_GRADIENT = "gradient_tape/"
+_SCOPES: ContextVar[dict[str, str] | None] = ContextVar("memviz_scopes", default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Whose memory it is: a row of the profile and a category."""
+
+    layer: str
+    category: Category
+
+
+@contextmanager
+def scopes_noted(model: Any) -> Iterator[dict[str, str]]:
+    """While a step of this model is traced: the path of each name scope -> the row of the profile it belongs to."""
+    from keras.src.backend.tensorflow.core import name_scope
+
+    scopes: dict[str, str] = {}
+    token = _SCOPES.set(scopes)
+    original = name_scope.__enter__
+
+    def enter(scope: Any) -> Any:
+        entered = original(scope)
+        noted = _SCOPES.get()
+        if noted is not None:
+            _note(scope, noted)
+        return entered
+
+    name_scope.__enter__ = enter
+    try:
+        yield scopes
+    finally:
+        name_scope.__enter__ = original
+        _SCOPES.reset(token)
+
+
+def _note(scope: Any, scopes: dict[str, str]) -> None:
+    import keras
+    import tensorflow as tf
+
+    path = tf.get_current_name_scope()
+    caller = scope.caller
+    if isinstance(caller, keras.Model) or path in scopes:
+        return
+    if isinstance(caller, keras.Layer):
+        # A layer within a layer (the Dense inside an attention) belongs to the outer one.
+        scopes[path] = _row(path.rpartition("/")[0], scopes) or caller.name
+    elif isinstance(caller, keras.optimizers.Optimizer):
+        scopes[path] = OPTIMIZER
+    elif isinstance(caller, keras.Metric):
+        scopes[path] = METRICS
+    elif scope.name == "compile_loss":
+        scopes[path] = LOSS
+
+
+def _row(path: str, scopes: Mapping[str, str]) -> str | None:
+    """The row of the innermost noted scope around ``path``."""
+    while path:
+        if path in scopes:
+            return scopes[path]
+        path = path.rpartition("/")[0]
+    return None
+
+
+def owners(graph: StepGraph, scopes: Mapping[str, str], variable_rows: Mapping[int, str]) -> list[Owner]:
+    """The owner of each node's outputs. variable_rows: argument number of a resource -> the row of its variable."""
+    found: list[Owner] = []
+    is_update = [_place(node, scopes) == OPTIMIZER for node in graph.nodes]
+    gradients = _weight_gradients(graph.nodes, is_update)
+    for index, node in enumerate(graph.nodes):
+        if index in graph.arguments:
+            row = variable_rows.get(graph.arguments[index], INPUT)
+            found.append(Owner(row, Category.INPUT))
+            continue
+        place = _place(node, scopes)
+        if place == OPTIMIZER:
+            # An update works on the weights of one layer: that of the gradient or variable it reads.
+            rows = (found[source].layer for source, _ in node.inputs)
+            row = next((r for r in rows if r not in (OPTIMIZER, METRICS, INPUT)), OPTIMIZER)
+            found.append(Owner(row, Category.TEMPORARY))
+        elif _is_gradient(node.name):
+            kind = Category.GRADIENT if index in gradients else Category.ACTIVATION_GRADIENT
+            found.append(Owner(place or _inherited(node, found), kind))
+        elif place is None:
+            found.append(Owner(_inherited(node, found), Category.TEMPORARY))
+        else:
+            found.append(Owner(place, Category.ACTIVATION))
+    return found
+
+
+def _place(node: Node, scopes: Mapping[str, str]) -> str | None:
+    """The row that a node's name puts it into. The optimizer's names are kept by TensorFlow's graph optimizer."""
+    name = node.name
+    while name.startswith(("ConstantFolding/", _GRADIENT)):
+        name = name.partition("/")[2]
+    return _row(name, scopes)
+
+
+def _is_gradient(name: str) -> bool:
+    return name.startswith((_GRADIENT, "ConstantFolding/" + _GRADIENT))
+
+
+def _inherited(node: Node, found: Sequence[Owner]) -> str:
+    """The row of what a node without a scope of its own works on; Keras updates its loss tracker in no scope."""
+    rows = [found[source].layer for source, _ in node.inputs]
+    return next((row for row in rows if row not in (INPUT, UNATTRIBUTED)), METRICS if not rows else UNATTRIBUTED)
+
+
+def _weight_gradients(nodes: Sequence[Node], is_update: Sequence[bool]) -> set[int]:
+    """Nodes of the backward pass whose outputs the optimizer reads, directly or through an alias."""
+    found: set[int] = set()
+    for index, node in enumerate(nodes):
+        if not is_update[index]:
+            continue
+        for source, _ in node.inputs:
+            while nodes[source].op in kernels.ALIASES:
+                source = nodes[source].inputs[0][0]
+            if _is_gradient(nodes[source].name):
+                found.add(source)
+    return found

@@ -1,0 +1,276 @@
+"""`memviz.estimate`: the memory of training, from the very graph TensorFlow will run, without allocating it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from memviz.estimation import executor
+from memviz.estimation.allocator import BfcAllocator, OutOfMemoryError
+from memviz.estimation.attribution import Owner, owners, scopes_noted
+from memviz.estimation.graph import StepGraph, step_graph
+from memviz.estimation.initializers import copies_while_made, is_modelled
+from memviz.estimation.replay import Replay
+from memviz.estimation.result import Estimate
+from memviz.models.abstract import abstract_weights, initializer_of
+from memviz.models.network import Network
+from memviz.models.training import batch_specs, build_slots, compiled_model, loss_name, step_function
+from memviz.profile import INPUT, METRICS, OPTIMIZER, Category, MemoryProfile, Phase
+from memviz.setup import TrainingSetup
+from memviz.units import MIB, dtype_bytes, format_bytes
+
+STEPS = 5  # as many as a trial runs by default; the steady step is the median of the third and later ones
+_FIRST_REGION = 2 * MIB  # the reference device has one beside the region proper (measurement/device.py)
+_ROOMY = 1 << 46  # more than any device has
+
+_NOT_COUNTED = (
+    "CUDA context, libraries and their workspaces, and what other processes hold on the card.",
+    "Host memory: the data pipeline, Python, TensorFlow itself.",
+)
+
+
+@dataclass(frozen=True)
+class Weight:
+    """One variable: its storage and how it is filled."""
+
+    owner: Owner
+    nbytes: int
+    shape: tuple[int, ...]
+    dtype: str
+    path: str
+    copies: int
+
+
+@dataclass(frozen=True)
+class TracedTraining:
+    """Everything that does not depend on the budget: weights, slots, the step's tape, and whose each block is.
+
+    weights: made while building. slots: made in the first step. batch: (bytes, shape, dtype) of what is fed.
+    """
+
+    weights: Sequence[Weight]
+    slots: Sequence[Weight]
+    batch: Sequence[tuple[int, tuple[int, ...], str]]
+    graph: StepGraph
+    tape: executor.Tape
+    owners: Sequence[Owner]
+    layers: tuple[str, ...]
+    loss: str
+    not_counted: tuple[str, ...]
+
+
+def estimate(
+    network: Any,
+    *,
+    batch_size: int,
+    optimizer: Any = "adam",
+    loss: Any = None,
+    dtype_policy: str | None = None,
+    jit_compile: Any = "auto",
+    inputs: Any = None,
+    device: str | None = None,
+    budget: int | str | None = None,
+    memory_growth: bool = False,
+) -> Estimate:
+    """The estimated memory of training ``network``, in bytes of the allocator, without allocating it.
+
+    network: a keras.Model, a function without arguments that returns one, or a ConvNet; it is left as it is.
+    batch_size: examples per step. loss: None for the compiled loss, else one that suits the output. budget: bytes or
+    text such as "9513 MiB". inputs: not needed for models that know their input shape.
+
+    Raises ValueError or TypeError, in one sentence, for what is not possible: an unknown name, a network that cannot
+    be built or traced, an input shape that is not known, XLA (jit_compile=True).
+    Sources: the graph is TensorFlow's own (estimation/graph.py), the order executor.cc, the allocator bfc_allocator.cc.
+    """
+    if inputs is not None:
+        raise ValueError("inputs= is not supported yet; build the model with keras.Input(shape=...) instead.")
+    setup = TrainingSetup.create(
+        batch_size=batch_size, optimizer=optimizer, loss=loss, dtype_policy=dtype_policy, jit_compile=jit_compile,
+        device=device, budget=budget, memory_growth=memory_growth,
+    )  # fmt: skip
+    return estimate_network(Network.of(network), setup)
+
+
+def estimate_network(network: Network, setup: TrainingSetup) -> Estimate:
+    """The estimate of a network under a setup; see `estimate`."""
+    if setup.jit_compile is True:
+        raise ValueError("jit_compile=True cannot be estimated yet; use jit_compile=False, or measure it.")
+    traced = trace_training(network, setup)
+    limit = setup.budget_bytes or _ROOMY
+    phases = _phases_within(traced, setup, limit) or _phases_within(traced, setup, _ROOMY)
+    assert phases is not None
+    required = _required_bytes(traced, setup, max(phase.peak_bytes for phase in phases.values()))
+    largest = max(phases.values(), key=lambda phase: phase.peak_bytes).name
+    return Estimate(phases, required, largest, traced.loss)
+
+
+def trace_training(network: Network, setup: TrainingSetup) -> TracedTraining:
+    """Build without storage, trace one step, and let TensorFlow optimize its graph. Nothing is allocated or executed.
+
+    Raises ValueError where the network cannot be built or its step cannot be traced.
+    """
+    import tensorflow as tf
+
+    with abstract_weights() as made, tf.device("CPU:0"):
+        model = compiled_model(network, setup)
+        built = len(made)
+        specs = batch_specs(model, setup.batch_size)
+        build_slots(model)
+        with scopes_noted(model) as scopes:
+            concrete = _trace(model, specs)
+        graph = step_graph(concrete)
+        rows = _variable_owners(model, made)
+    number = {id(variable.value.handle): index for index, variable in enumerate(made)}
+    variables = {argument: number[id(handle)] for argument, handle in graph.resources.items()}
+    weights = [_weight(variable, rows[id(variable)]) for variable in made]
+    by_argument = {argument: weights[index].owner.layer for argument, index in variables.items()}
+    unknown = {type(initializer_of(v)).__name__ for v in made if not is_modelled(initializer_of(v))}
+    return TracedTraining(
+        weights=weights[:built],
+        slots=weights[built:],
+        batch=[_fed(spec) for spec in tf.nest.flatten(specs)],
+        graph=graph,
+        tape=executor.run(graph, variables),
+        owners=owners(graph, scopes, by_argument),
+        layers=tuple(layer.name for layer in _layers(model)),
+        loss=loss_name(model),
+        not_counted=_NOT_COUNTED + tuple(f"What the initializer {name} needs beside the weight." for name in unknown),
+    )
+
+
+def _trace(model: Any, specs: Any) -> Any:
+    try:
+        return step_function(model).get_concrete_function(specs)
+    except Exception as error:
+        said = " ".join(str(error).split())
+        raise ValueError(
+            f"A training step of {model.name!r} cannot be traced: {type(error).__name__}: {said}"
+        ) from error
+
+
+def _layers(model: Any) -> list[Any]:
+    """The layers that get a row: those of nested models in place of the model itself, in order, each once."""
+    import keras
+
+    found: dict[int, Any] = {}
+    for layer in model.layers:
+        for inner in _layers(layer) if isinstance(layer, keras.Model) else [layer]:
+            if not isinstance(inner, keras.layers.InputLayer):
+                found.setdefault(id(inner), inner)
+    return list(found.values())
+
+
+def _variable_owners(model: Any, made: Sequence[Any]) -> dict[int, Owner]:
+    """Row and category of each variable, by its id. A slot belongs to the layer of the weight it serves."""
+    rows = {id(v): layer.name for layer in _layers(model) for v in layer.variables}
+    found = {id(v): Owner(rows.get(id(v), model.name), Category.BUFFER) for v in model.variables}
+    for v in model.trainable_variables:
+        found[id(v)] = Owner(rows.get(id(v), model.name), Category.PARAMETER)
+    for metric in model.metrics:
+        for v in metric.variables:
+            found[id(v)] = Owner(METRICS, Category.BUFFER)
+    weight_rows = {
+        (v.path.replace("/", "_"), tuple(v.shape)): rows.get(id(v), OPTIMIZER) for v in model.trainable_variables
+    }
+    for v in model.optimizer.variables:
+        found[id(v)] = Owner(_slot_row(v, weight_rows), Category.OPTIMIZER_STATE)
+    for v in made:
+        found.setdefault(id(v), Owner(OPTIMIZER, Category.BUFFER))
+    return found
+
+
+def _slot_row(slot: Any, weight_rows: Mapping[tuple[str, tuple[int, ...]], str]) -> str:
+    """The row of the weight a slot is named after (base_optimizer.py, `add_variable_from_reference`: path_name)."""
+    name = slot.path.rpartition("/")[2]
+    for (path, _), row in weight_rows.items():
+        if name.startswith(path + "_"):
+            return row
+    return OPTIMIZER
+
+
+def _weight(variable: Any, owner: Owner) -> Weight:
+    shape, dtype = tuple(variable.shape), str(variable.dtype)
+    nbytes = math.prod(shape) * dtype_bytes(dtype)
+    return Weight(owner, nbytes, shape, dtype, variable.path, copies_while_made(initializer_of(variable)))
+
+
+def _fed(spec: Any) -> tuple[int, tuple[int, ...], str]:
+    shape, dtype = tuple(spec.shape), spec.dtype.name
+    return math.prod(shape) * dtype_bytes(dtype), shape, dtype
+
+
+def _phases_within(traced: TracedTraining, setup: TrainingSetup, limit_bytes: int) -> dict[str, Phase] | None:
+    """The phases as the allocator would run them within a limit; None where it runs out of memory."""
+    replay = Replay(_allocator(setup, limit_bytes))
+    variables = {index: weight.owner for index, weight in enumerate([*traced.weights, *traced.slots])}
+    try:
+        replay.begin()
+        _make(replay, traced.weights, 0)
+        profiles = [_profile("build", replay, traced, setup)]
+        for step in range(STEPS):
+            replay.begin()
+            if step == 0:
+                _make(replay, traced.slots, len(traced.weights))
+            _run_step(replay, traced, variables)
+            profiles.append(_profile("first_step" if step == 0 else "steady_step", replay, traced, setup))
+    except OutOfMemoryError:
+        return None
+    steady = sorted(profiles[3:], key=lambda profile: profile.peak_bytes)
+    kept = (profiles[0], profiles[1], steady[len(steady) // 2])
+    return {profile.phase: Phase(profile.phase, profile.peak_bytes, profile) for profile in kept}
+
+
+def _make(replay: Replay, weights: Sequence[Weight], first_number: int) -> None:
+    """Create variables one after the other, with their initializers' copies."""
+    for number, weight in enumerate(weights, start=first_number):
+        spare = [("initializer", number, copy) for copy in range(weight.copies - 1)]
+        scratch = Owner(weight.owner.layer, Category.TEMPORARY)
+        for key in spare:
+            replay.allocate(key, weight.nbytes, scratch, f"{weight.path}/initializer", weight.shape, weight.dtype)
+        replay.allocate(("variable", number), weight.nbytes, weight.owner, weight.path, weight.shape, weight.dtype)
+        for key in reversed(spare):
+            replay.release(key)
+
+
+def _run_step(replay: Replay, traced: TracedTraining, variables: dict[int, Owner]) -> None:
+    """One batch is put on the device, the step runs, the batch is dropped."""
+    for number, (nbytes, shape, dtype) in enumerate(traced.batch):
+        replay.allocate(("batch", number), nbytes, Owner(INPUT, Category.INPUT), "batch", shape, dtype)
+    replay.play(traced.tape, traced.graph, traced.owners, variables)
+    for number in range(len(traced.batch)):
+        replay.release(("batch", number))
+
+
+def _allocator(setup: TrainingSetup, limit_bytes: int) -> BfcAllocator:
+    regions = None if setup.memory_growth else (_FIRST_REGION, limit_bytes)
+    return BfcAllocator(limit_bytes, regions)
+
+
+def _profile(phase: str, replay: Replay, traced: TracedTraining, setup: TrainingSetup) -> MemoryProfile:
+    described = setup.describe() | {"loss": traced.loss}
+    return MemoryProfile(
+        phase, "estimated", replay.allocations(), traced.layers, described, not_counted=traced.not_counted
+    )
+
+
+def _required_bytes(traced: TracedTraining, setup: TrainingSetup, peak_bytes: int) -> int:
+    """The smallest one-region budget in which the modelled allocator survives every phase, to within 0.2 %."""
+    low, high = peak_bytes - 1, peak_bytes
+    while not _survives(traced, setup, high):
+        low, high = high, high + max(high // 16, MIB)
+    while high - low > max(high // 500, 4096):
+        middle = (low + high) // 2
+        low, high = (low, middle) if _survives(traced, setup, middle) else (middle, high)
+    return high
+
+
+def _survives(traced: TracedTraining, setup: TrainingSetup, limit_bytes: int) -> bool:
+    return _phases_within(traced, setup, limit_bytes) is not None
+
+
+def explain_required(estimate: Estimate) -> str:
+    """One sentence: what training needs, and which phase decides it."""
+    phase = estimate.largest_phase.replace("_", " ")
+    return f"Training needs {format_bytes(estimate.required_bytes)}; the {phase} decides."

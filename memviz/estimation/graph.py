@@ -1,0 +1,181 @@
+"""The traced training step as the graph TensorFlow will run: optimized, in TensorFlow's own order, nothing executed.
+
+This is the one adapter to the private names of TensorFlow that this needs (`tf_optimizer`, `function_def_to_graph`,
+`_handle_data`), checked with TensorFlow 2.21; `tests/estimation/test_graph.py` says which one moved. The same test
+holds the result equal, node by node and in order, to the graph that a real run executed.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+_CPU = "/job:localhost/replica:0/task:0/device:CPU:0"
+_RESOURCE = 20  # types.proto: DT_RESOURCE
+
+
+@dataclass(frozen=True, slots=True)
+class TensorType:
+    """Shape (None where not known) and dtype name of one output."""
+
+    shape: tuple[int, ...] | None
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One operation of the graph that runs. Inputs are (node index, output slot); controls are node indices."""
+
+    name: str
+    op: str
+    inputs: tuple[tuple[int, int], ...]
+    controls: tuple[int, ...]
+    outputs: tuple[TensorType, ...]
+    attributes: Mapping[str, Any]  # the protobuf map of the node
+
+
+@dataclass(frozen=True)
+class StepGraph:
+    """The graph of one step. arguments: node index of each argument -> its number; resources: argument number -> the
+    captured resource (a tensor whose `_id` is the variable's handle).
+    """
+
+    nodes: tuple[Node, ...]
+    arguments: Mapping[int, int]
+    resources: Mapping[int, Any]
+
+
+def step_graph(concrete: Any) -> StepGraph:
+    """The graph that a call of this `ConcreteFunction` would execute on one CPU device."""
+    graph_def = _optimize(*_function_as_graph(concrete))
+    nodes = tuple(nodes_of(graph_def))
+    names = {argument.name: i for i, argument in enumerate(concrete.function_def.signature.input_arg)}
+    captured = {id(inner): outer for outer, inner in concrete.graph.captures}
+    return StepGraph(
+        nodes=nodes,
+        arguments={index: names[node.name] for index, node in enumerate(nodes) if node.name in names},
+        resources={i: captured[id(inner)] for i, inner in enumerate(concrete.graph.inputs) if id(inner) in captured},
+    )
+
+
+def _function_as_graph(concrete: Any) -> tuple[Any, list[str]]:
+    """The function's body with arguments and results as nodes, in the order in which TensorFlow numbers them.
+
+    Returns the GraphDef and the names the optimizer must keep, in the order in which TensorFlow itself gives them:
+    the order of the optimized graph follows from it (process_function_library_runtime.cc, function.cc).
+    """
+    from tensorflow.core.framework import graph_pb2
+    from tensorflow.python.framework.function_def_to_graph import function_def_to_graph_def
+
+    definition = concrete.function_def
+    body, flat_names = function_def_to_graph_def(definition)
+    graph = graph_pb2.GraphDef(versions=body.versions)
+    arguments = {argument.name for argument in definition.signature.input_arg}
+    captured = {id(inner): outer for outer, inner in concrete.graph.captures}
+    for number, tensor in enumerate(concrete.graph.inputs):
+        argument = definition.signature.input_arg[number]
+        _add_argument(graph, argument, number, tensor, captured.get(id(tensor)))
+    graph.node.extend(node for node in body.node if node.name not in arguments)
+    results = [f"{result.name}_RetVal" for result in definition.signature.output_arg]
+    for number, result in enumerate(definition.signature.output_arg):
+        node = graph.node.add(name=results[number], op="_Retval", input=[flat_names[definition.ret[result.name]]])
+        node.attr["T"].type = result.type
+        node.attr["index"].i = number
+    for node in graph.node:
+        node.device = _CPU  # the fusions of the CPU are applied to nodes placed there only
+    ordered = graph_pb2.GraphDef(versions=graph.versions, library=body.library)
+    ordered.node.extend(graph.node[index] for index in _topological(graph))
+    return ordered, results + list(definition.control_ret.values())
+
+
+def _add_argument(graph: Any, argument: Any, number: int, tensor: Any, captured: Any) -> None:
+    if argument.type == _RESOURCE:
+        node = graph.node.add(name=argument.name, op="_Arg")
+        node.attr["T"].type = argument.type
+        node.attr["index"].i = number
+        data = captured._handle_data.shape_and_type[0]
+        node.attr["_handle_shapes"].list.shape.append(data.shape)
+        node.attr["_handle_dtypes"].list.type.append(data.dtype)
+        return
+    # A fed value. `_Arg` would do, but the optimizer forgets its shape on the way in; this op states it, and is
+    # neither folded nor, with a name of its own, taken for the same as another.
+    node = graph.node.add(name=argument.name, op="ImmutableConst")
+    node.attr["dtype"].type = argument.type
+    node.attr["shape"].shape.CopyFrom(tensor.shape.as_proto())
+    node.attr["memory_region_name"].s = argument.name.encode()
+
+
+def _optimize(graph: Any, keep: list[str]) -> Any:
+    """TensorFlow's own graph optimizer, as the runtime calls it before a function runs."""
+    from tensorflow.core.protobuf import config_pb2, meta_graph_pb2, rewriter_config_pb2
+    from tensorflow.python.grappler import tf_optimizer
+
+    meta_graph = meta_graph_pb2.MetaGraphDef(graph_def=graph)
+    meta_graph.collection_def["train_op"].node_list.value.extend(keep)
+    config = config_pb2.ConfigProto()
+    options = config.graph_options.rewrite_options
+    options.min_graph_nodes = -1  # small graphs, too
+    options.memory_optimization = rewriter_config_pb2.RewriterConfig.NO_MEM_OPT  # does nothing to a function
+    return tf_optimizer.OptimizeGraph(config, meta_graph)
+
+
+def nodes_of(graph_def: Any) -> list[Node]:
+    """The nodes of a GraphDef in TensorFlow's own numbering: topological, the smallest index first.
+
+    Source: tensorflow/core/common_runtime/graph_constructor.cc, `GraphConstructor::Convert` (ready nodes in a sorted
+    set).
+    """
+    types = _output_types(graph_def)
+    order = _topological(graph_def)
+    number = {graph_def.node[index].name: position for position, index in enumerate(order)}
+    nodes = []
+    for index in order:
+        proto = graph_def.node[index]
+        data = [_reference(name) for name in proto.input if not name.startswith("^")]
+        inputs = tuple((number[name], slot) for name, slot in data)
+        controls = tuple(number[name[1:]] for name in proto.input if name.startswith("^"))
+        nodes.append(Node(proto.name, proto.op, inputs, controls, types[proto.name], proto.attr))
+    return nodes
+
+
+def _reference(text: str) -> tuple[str, int]:
+    name, _, slot = text.partition(":")
+    return name, int(slot or 0)
+
+
+def _topological(graph_def: Any) -> list[int]:
+    index_of = {node.name: index for index, node in enumerate(graph_def.node)}
+    consumers: list[list[int]] = [[] for _ in graph_def.node]
+    pending = [0] * len(graph_def.node)
+    for index, node in enumerate(graph_def.node):
+        for text in node.input:
+            consumers[index_of[_reference(text.lstrip("^"))[0]]].append(index)
+            pending[index] += 1
+    ready = [index for index, count in enumerate(pending) if count == 0]
+    heapq.heapify(ready)
+    order = []
+    while ready:
+        index = heapq.heappop(ready)
+        order.append(index)
+        for consumer in consumers[index]:
+            pending[consumer] -= 1
+            if pending[consumer] == 0:
+                heapq.heappush(ready, consumer)
+    return order
+
+
+def _output_types(graph_def: Any) -> dict[str, tuple[TensorType, ...]]:
+    """Shapes by TensorFlow's own shape inference: the graph is imported into an empty tf.Graph."""
+    import tensorflow as tf
+
+    graph = tf.Graph()
+    with graph.as_default():
+        tf.import_graph_def(graph_def, name="")
+    return {op.name: tuple(_type(tensor) for tensor in op.outputs) for op in graph.get_operations()}
+
+
+def _type(tensor: Any) -> TensorType:
+    shape = tensor.shape
+    return TensorType(tuple(shape) if shape.is_fully_defined() else None, tensor.dtype.name)
