@@ -110,7 +110,7 @@ def _layer_layout(
     axis = _log_axis(_cells(figure), units) if log else _linear_axis(longest, 1.27, units)
     figure.update_layout(
         _frame(width, height),
-        title=_title(_layer_title(profile, units), _LOG_NOTE if log else ""),
+        title=_title(_layer_title(profile, units), _LOG_NOTE if log else _LINEAR_NOTE),
         barmode="stack",
         margin={"l": 24 + 7 * max([len(label) for label in labels] + [6]), "r": 12, "t": 58, "b": 76},
         xaxis=axis | {"visible": profile is not None},
@@ -124,6 +124,7 @@ def _layer_layout(
     )  # fmt: skip
 
 
+_LINEAR_NOTE = "a bar's length is the bytes a layer holds at the peak, stacked by what they are held for"
 _LOG_NOTE = "log scale: one mark per category at its bytes; marks do not stack, and zero is not shown"
 
 
@@ -266,7 +267,8 @@ def _trial_layout(
         yaxis2={"title": {"text": "loss", "font": {"size": 12}}, "gridcolor": GRID, "rangemode": "tozero", "nticks": 3,
                 "fixedrange": True, "zeroline": False, "showticklabels": running},
         xaxis={"range": [0, last], "showgrid": False, "zeroline": False, "fixedrange": True},
-        xaxis2={"range": [0, last], "showgrid": False, "zeroline": False, "ticksuffix": " s", "fixedrange": True, "ticklabelstandoff": 5,
+        xaxis2={"range": [0, last], "showgrid": False, "zeroline": False, "ticksuffix": " s", "fixedrange": True,
+                "ticklabelstandoff": 5,
                 "showticklabels": running},
     )  # fmt: skip
 

@@ -39,6 +39,7 @@ def test_the_bars_are_the_estimates_numbers_and_follow_a_knob(panel):
     again = shared_service().estimate(Network.of(presets.digits), panel.state.setup)
     assert drawn() == again.peak_bytes
     assert panel.bars is bars
+    wait_for(lambda: [t.get("x") for t in bars._widget_data] == [t.get("x") for t in bars._data])  # for a later view
 
 
 def test_the_latest_of_many_changes_wins(panel):

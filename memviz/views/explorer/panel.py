@@ -228,11 +228,9 @@ class Explorer:
             return
         run, units = self._run, self.state.units
         sentence = words.trial_sentence(run, units)
-        self._status.value = (
-            _alert(sentence) if run and run.refused else f'<p role="status">{html.escape(sentence)}</p>'
-        )
-        if run is not None and run.refused:
-            run = None  # nothing was measured: the levels of the present knobs stay
+        status = f'<p role="status">{html.escape(sentence)}</p>'
+        if run is not None and run.refused:  # nothing was measured: the levels of the present knobs stay
+            run, status = None, _alert(sentence)
         estimate, state = (self.estimate, self.state) if run is None else (run.estimate, run.state)
         phases = {} if estimate is None else estimate.phases
         figure = figures.trial_figure(
@@ -245,7 +243,7 @@ class Explorer:
             self._course_box.children = (self.course,)
         else:
             _update(self.course, figure)
-        self.progress.value = run.steps_done if run else 0
+        self._status.value, self.progress.value = status, run.steps_done if run else 0
         table = tables.phase_table(phases, run.measured() if run else {})
         stale = "memviz-stale" if run and run.state.question != self.state.question else ""
         self._phases.value = f'<div class="{stale}">{tables.phase_table_html(table, units)}</div>' if phases else ""
@@ -278,8 +276,11 @@ def _update(widget: go.FigureWidget, figure: go.Figure) -> None:
 
 
 def _close_tree(widget: w.Widget) -> None:
-    for child in getattr(widget, "children", ()):
-        _close_tree(child)
+    for part in (*getattr(widget, "children", ()), getattr(widget, "style", None), widget.layout):
+        if isinstance(part, w.DOMWidget):
+            _close_tree(part)
+        elif isinstance(part, w.Widget):
+            part.close()
     widget.close()
 
 
