@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import plotly.graph_objects as go
-from plotly.subplots import make_subplots
 
 from memviz.profile import Allocation, Category, MemoryProfile
 from memviz.units import KIB, UnitSystem, dtype_bytes, format_bytes, unit_for
@@ -52,76 +51,74 @@ def layer_figure(
     hover = {} if profile is None else _hover_texts(profile, units)
     present = [c for c in Category if any(row[c] for row in table.values())]
     totals = [sum(row.values()) for row in table.values()]
-    figure = go.Figure()
+    traces: list[dict[str, Any]] = []
     for category in Category:
-        sizes = [table[layer][category] for layer in layers]
-        texts = [hover.get((layer, category), "") for layer in layers]
         shown = category in present
-        figure.add_trace(_bar(category, sizes, texts, max(totals, default=0), units, show=shown and not log))
+        common = {
+            "name": category_text(category), "legendgroup": str(category),
+            "hovertext": [hover.get((layer, category), "") for layer in layers],
+            "hovertemplate": "%{hovertext}<extra></extra>",
+        }  # fmt: skip
+        sizes = [table[layer][category] for layer in layers]
         lane = (present.index(category) + 0.5) / len(present) - 0.5 if shown else 0.0
-        figure.add_trace(_marks(category, sizes, texts, lane, show=shown and log))
-    figure.add_trace(_total_labels(totals, units, show=not log))
-    _layer_layout(figure, profile, layers, totals, log, units, width)
-    return figure
+        traces.append(common | _bar(category, sizes, max(totals, default=0), units, show=shown and not log))
+        traces.append(common | _marks(category, sizes, lane, show=shown and log))
+    traces.append(_total_labels(totals, units, show=not log))
+    cells = [size for row in table.values() for size in row.values() if size]
+    axis = _log_axis(cells, units) if log else _linear_axis(max(totals, default=0) or 1, 1.27, units)
+    return go.Figure({"data": traces, "layout": _layer_layout(profile, layers, axis, log, units, width)})
 
 
-def _bar(category: Category, sizes: list[int], hover: list[str], longest: int, units: UnitSystem, show: bool) -> go.Bar:
+def _bar(category: Category, sizes: list[int], longest: int, units: UnitSystem, show: bool) -> dict[str, Any]:
     color, pattern, _ = STYLES[category]
-    return go.Bar(
-        name=category_text(category), orientation="h", x=sizes, y=list(range(len(sizes))), width=0.74,
-        visible=show, showlegend=show, legendgroup=str(category),
-        hovertext=hover, hovertemplate="%{hovertext}<extra></extra>",
-        text=[format_bytes(size, units) if size > 0.11 * longest else "" for size in sizes],
-        textposition="inside", insidetextanchor="middle", textangle=0, textfont={"size": 12},
-        marker={
+    return {
+        "type": "bar", "orientation": "h", "x": sizes, "y": list(range(len(sizes))), "width": 0.74,
+        "visible": show, "showlegend": show,
+        "text": [format_bytes(size, units) if size > 0.11 * longest else "" for size in sizes],
+        "textposition": "inside", "insidetextanchor": "middle", "textangle": 0, "textfont": {"size": 12},
+        "marker": {
             "color": color, "line": {"color": "white", "width": 1},
             "pattern": {"shape": pattern, "fillmode": "overlay", "fgcolor": "white", "fgopacity": 0.45, "size": 7,
                         "solidity": 0.22},
         },
-    )  # fmt: skip
+    }  # fmt: skip
 
 
-def _marks(category: Category, sizes: list[int], hover: list[str], lane: float, show: bool) -> go.Scatter:
+def _marks(category: Category, sizes: list[int], lane: float, show: bool) -> dict[str, Any]:
     color, _, symbol = STYLES[category]
-    return go.Scatter(
-        name=category_text(category), mode="markers", x=[size or None for size in sizes],
-        y=[row + 0.8 * lane for row in range(len(sizes))], visible=show, showlegend=show, legendgroup=str(category),
-        hovertext=hover, hovertemplate="%{hovertext}<extra></extra>",
-        marker={"color": color, "symbol": symbol, "size": 9, "line": {"color": INK, "width": 0.6}},
-    )  # fmt: skip
+    return {
+        "type": "scatter", "mode": "markers", "x": [size or None for size in sizes],
+        "y": [row + 0.8 * lane for row in range(len(sizes))], "visible": show, "showlegend": show,
+        "marker": {"color": color, "symbol": symbol, "size": 9, "line": {"color": INK, "width": 0.6}},
+    }  # fmt: skip
 
 
-def _total_labels(totals: list[int], units: UnitSystem, show: bool) -> go.Scatter:
+def _total_labels(totals: list[int], units: UnitSystem, show: bool) -> dict[str, Any]:
     whole = sum(totals) or 1
     texts = [f" {format_bytes(t, units)}" + (f"  ({percent_text(t / whole)})" if t else "") for t in totals]
-    return go.Scatter(
-        name="total", mode="text", x=totals, y=list(range(len(totals))), text=texts, textposition="middle right",
-        textfont={"size": 12, "color": INK}, cliponaxis=False, hoverinfo="skip", visible=show, showlegend=False,
-    )  # fmt: skip
+    return {
+        "type": "scatter", "name": "total", "mode": "text", "x": totals, "y": list(range(len(totals))), "text": texts,
+        "textposition": "middle right", "textfont": {"size": 12, "color": INK}, "cliponaxis": False,
+        "hoverinfo": "skip", "visible": show, "showlegend": False,
+    }  # fmt: skip
 
 
 def _layer_layout(
-    figure: go.Figure, profile: MemoryProfile | None, layers: list[str], totals: list[int], log: bool,
-    units: UnitSystem, width: int,
-) -> None:  # fmt: skip
-    longest = max(totals, default=0) or 1
+    profile: MemoryProfile | None, layers: list[str], axis: dict[str, Any], log: bool, units: UnitSystem, width: int
+) -> dict[str, Any]:
     labels = [_shortened(layer) for layer in layers]
     height = 132 + ROW_HEIGHT * max(len(layers), 5)
-    axis = _log_axis(_cells(figure), units) if log else _linear_axis(longest, 1.27, units)
-    figure.update_layout(
-        _frame(width, height),
-        title=_title(_layer_title(profile, units), _LOG_NOTE if log else _LINEAR_NOTE),
-        barmode="stack",
-        margin={"l": 24 + 7 * max([len(label) for label in labels] + [6]), "r": 12, "t": 58, "b": 76},
-        xaxis=axis | {"visible": profile is not None},
-        yaxis={
+    return _frame(width, height, -34 / (height - 134)) | {
+        "title": _title(_layer_title(profile, units), _LOG_NOTE if log else _LINEAR_NOTE),
+        "barmode": "stack",
+        "margin": {"l": 24 + 7 * max([len(label) for label in labels] + [6]), "r": 12, "t": 58, "b": 76},
+        "xaxis": axis | {"visible": profile is not None},
+        "yaxis": {
             "range": [len(layers) - 0.4, -0.6], "tickvals": list(range(len(layers))), "ticktext": labels,
             "showgrid": log, "gridcolor": GRID, "zeroline": False, "fixedrange": True, "visible": profile is not None,
         },
-        legend={"orientation": "h", "x": 0, "xanchor": "left", "y": -34 / (height - 134), "yanchor": "top",
-                "traceorder": "normal", "itemclick": False, "itemdoubleclick": False, "font": {"size": 12}},
-        annotations=[_centre_note("The estimate of each layer's memory appears here.", show=profile is None)],
-    )  # fmt: skip
+        "annotations": [_centre_note("The estimate of each layer's memory appears here.", show=profile is None)],
+    }  # fmt: skip
 
 
 _LINEAR_NOTE = "a bar's length is the bytes a layer holds at the peak, stacked by what they are held for"
@@ -133,10 +130,6 @@ def _layer_title(profile: MemoryProfile | None, units: UnitSystem) -> str:
         return "Memory at the peak, by layer"
     phase = PHASE_TEXT[profile.phase].capitalize()
     return f"{phase}: {format_bytes(profile.peak_bytes, units)} at the peak, by layer ({profile.source})"
-
-
-def _cells(figure: go.Figure) -> list[int]:
-    return [size for trace in figure.data if trace.type == "bar" for size in trace.x if size]
 
 
 def _hover_texts(profile: MemoryProfile, units: UnitSystem) -> dict[tuple[str, str], str]:
@@ -187,30 +180,28 @@ def trial_figure(
     levels = _levels(spans, estimated)
     last = spans[-1][2] if spans else 1.0
     at, in_use, peak = (list(column) for column in zip(*samples, strict=True)) if samples else ([], [], [])
-    figure = make_subplots(rows=2, cols=1, shared_xaxes=True, row_heights=[0.74, 0.26], vertical_spacing=0.1)
-    for row, trace in (
-        (1, _line("in use", at, in_use, IN_USE, fill="tozeroy", fillcolor=IN_USE_FILL)),
-        (1, _line("peak of the phase", at, peak, INK, width=1.5, dash="dot")),
-        (1, _line("estimated peak", [x for x, _ in levels], [y for _, y in levels], ESTIMATE, width=3, dash="dash")),
-        (1, _line("budget", [0, last], [budget_bytes] * 2, BUDGET, width=2.5)),
-        (2, _line("loss", [x for x, _ in losses], [y for _, y in losses], LOSS, mode="lines+markers")),
-    ):
-        figure.add_trace(trace, row=row, col=1)
     highest = _highest([*peak, *estimated.values()], budget_bytes)
-    _trial_layout(figure, title, highest, last, units, width, bool(told))
-    figure.update_layout(
-        shapes=_phase_bands(spans),
-        annotations=[
+    traces = [
+        _line("in use", at, in_use, IN_USE) | {"fill": "tozeroy", "fillcolor": IN_USE_FILL},
+        _line("peak of the phase", at, peak, INK, width=1.5, dash="dot"),
+        _line("estimated peak", [x for x, _ in levels], [y for _, y in levels], ESTIMATE, width=3, dash="dash"),
+        _line("budget", [0, last], [budget_bytes] * 2, BUDGET, width=2.5),
+        _line("loss", [x for x, _ in losses], [y for _, y in losses], LOSS) | _IN_LOSS_PANEL,
+    ]
+    layout = _trial_layout(title, highest, last, units, width, bool(told)) | {
+        "shapes": _phase_bands(spans),
+        "annotations": [
             *_phase_names(spans, last),
             _level_label("budget", budget_bytes, highest, BUDGET, "left", units),
             _level_label("estimate", levels[-1][1] if levels else None, highest, ESTIMATE, "right", units),
             _ending(samples, ended),
             _centre_note(_STARTING if events else _TO_COME, show=not told) | {"y": 0.52, "bgcolor": "white"},
         ],
-    )
-    return figure
+    }
+    return go.Figure({"data": traces, "layout": layout})
 
 
+_IN_LOSS_PANEL = {"mode": "lines+markers", "xaxis": "x2", "yaxis": "y2"}
 _STARTING = "TensorFlow is starting in the child process."
 _TO_COME = "Run trial draws memory and loss of real training steps here, as they happen."
 
@@ -247,30 +238,28 @@ def _highest(levels: list[int], budget_bytes: int | None) -> int:
     return max(top, budget_bytes) if budget_bytes is not None and (budget_bytes < 3 * top or not top) else top or 1
 
 
-def _line(name: str, x: list, y: list, color: str, *, mode: str = "lines", width: float = 2, dash: str = "solid",
-          **more: Any) -> go.Scatter:  # fmt: skip
-    return go.Scatter(name=name, x=x, y=y, mode=mode, line={"color": color, "width": width, "dash": dash}, **more)
+def _line(name: str, x: list, y: list, color: str, *, width: float = 2, dash: str = "solid") -> dict[str, Any]:
+    line = {"color": color, "width": width, "dash": dash}
+    return {"type": "scatter", "mode": "lines", "name": name, "x": x, "y": y, "line": line}
 
 
 def _trial_layout(
-    figure: go.Figure, title: str, highest: int, last: float, units: UnitSystem, width: int, running: bool
-) -> None:
-    memory = _linear_axis(highest, 1.2, units, ticks=4)
-    figure.update_layout(
-        _frame(width, TRIAL_HEIGHT),
-        title=_title(title or "Estimate, and the measured trial"),
-        margin={"l": 78, "r": 24, "t": 60, "b": 64},
-        legend={"orientation": "h", "x": 0, "xanchor": "left", "y": -0.17, "yanchor": "top", "itemclick": False,
-                "itemdoubleclick": False, "font": {"size": 12}},
-        hovermode="x unified" if running else False,
-        yaxis=memory,
-        yaxis2={"title": {"text": "loss", "font": {"size": 12}}, "gridcolor": GRID, "rangemode": "tozero", "nticks": 3,
-                "fixedrange": True, "zeroline": False, "showticklabels": running},
-        xaxis={"range": [0, last], "showgrid": False, "zeroline": False, "fixedrange": True},
-        xaxis2={"range": [0, last], "showgrid": False, "zeroline": False, "ticksuffix": " s", "fixedrange": True,
-                "ticklabelstandoff": 5,
-                "showticklabels": running},
-    )  # fmt: skip
+    title: str, highest: int, last: float, units: UnitSystem, width: int, running: bool
+) -> dict[str, Any]:
+    """Two panels over one time axis: memory above, loss below."""
+    time = {"range": [0, last], "showgrid": False, "zeroline": False, "fixedrange": True}
+    return _frame(width, TRIAL_HEIGHT, -0.17) | {
+        "title": _title(title or "Estimate, and the measured trial"),
+        "margin": {"l": 78, "r": 24, "t": 60, "b": 64},
+        "hovermode": "x unified" if running else False,
+        "xaxis": time | {"anchor": "y", "matches": "x2", "showticklabels": False},
+        "yaxis": _linear_axis(highest, 1.2, units, ticks=4) | {"anchor": "x", "domain": [0.335, 1]},
+        "xaxis2": time | {"anchor": "y2", "ticksuffix": " s", "ticklabelstandoff": 5, "showticklabels": running},
+        "yaxis2": {
+            "anchor": "x2", "domain": [0, 0.235], "title": {"text": "loss", "font": {"size": 12}}, "gridcolor": GRID,
+            "rangemode": "tozero", "nticks": 3, "fixedrange": True, "zeroline": False, "showticklabels": running,
+        },
+    }  # fmt: skip
 
 
 def _phase_bands(spans: list[tuple[str, float, float]]) -> list[dict[str, Any]]:
@@ -313,12 +302,14 @@ def _ending(samples: Sequence[tuple[float, int, int]], text: str) -> dict[str, A
     }  # fmt: skip
 
 
-def _frame(width: int, height: int) -> dict[str, Any]:
+def _frame(width: int, height: int, legend_y: float) -> dict[str, Any]:
     """What every figure shares. Width and height are always given: resizing by itself is broken (plotly#5208)."""
     return {
         "width": width, "height": height, "font": FONT, "template": "none", "paper_bgcolor": "white",
         "plot_bgcolor": "white", "dragmode": False,
         "hoverlabel": {"bgcolor": "white", "font": {"color": INK}, "align": "left"}, "modebar": {"remove": NO_BUTTONS},
+        "legend": {"orientation": "h", "x": 0, "xanchor": "left", "y": legend_y, "yanchor": "top", "font": {"size": 12},
+                   "traceorder": "normal", "itemclick": False, "itemdoubleclick": False},
     }  # fmt: skip
 
 

@@ -81,6 +81,20 @@ def test_a_slider_moved_by_keyboard_changes_the_bars(opened):
     assert wider != before
     wait_for(lambda: bars(page) == wider, page)
     assert page.get_by_label("preset").input_value() == "your own"
+    assert slider(page, "1: filters").get_attribute("aria-label") == "1: filters"
+
+
+def test_a_list_moved_by_keyboard_is_not_taken_for_a_command_of_jupyterlab(opened):
+    page, _, _ = opened
+    choose(page, "digits")
+    page.get_by_label("head", exact=True).focus()
+    page.keyboard.press("ArrowDown")
+    pooled = expected(replace(presets.digits, head="global_average"))
+    wait_for(lambda: bars(page) == pooled, page)
+    page.keyboard.press("m")  # JupyterLab: make this cell Markdown
+    page.keyboard.press("ArrowUp")
+    numbers = expected(presets.digits)
+    wait_for(lambda: bars(page) == numbers, page)
 
 
 def test_a_mistake_is_answered_in_words_and_the_last_good_chart_stays(opened):

@@ -28,7 +28,7 @@ from memviz.views import figures, tables
 from memviz.views.explorer import state as words
 from memviz.views.explorer.knobs import Knobs
 from memviz.views.explorer.state import ExplorerState, TrialRun
-from memviz.views.explorer.style import CSS
+from memviz.views.explorer.style import Manners
 from memviz.views.explorer.work import LatestWorker, run_trial
 
 FRAME_SECONDS = 0.3  # between two drawings of a running trial
@@ -96,7 +96,7 @@ class Explorer:
         right.add_class("memviz-right")
         top = w.HBox([self.knobs.box, right])
         top.add_class("memviz-top")
-        self.box = w.VBox([w.HTML(f"<style>{CSS}</style>"), top, self._table])
+        self.box = w.VBox([Manners(), top, self._table])
         self.box.add_class("memviz")
 
     # Callbacks: in the kernel's thread, they put records on the queue
@@ -266,10 +266,11 @@ def _take(records: queue.SimpleQueue[tuple[str, Any]], wait: float | None) -> li
 
 def _update(widget: go.FigureWidget, figure: go.Figure) -> None:
     """Make a widget show a figure with the same traces, in one message; only what differs travels."""
+    parts = [*zip(widget.data, figure.data, strict=True), (widget.layout, figure.layout)]
     with widget.batch_update():
-        for shown, wanted in zip(widget.data, figure.data, strict=True):
-            shown.update(wanted.to_plotly_json(), overwrite=True)
-        widget.layout.update(figure.layout.to_plotly_json(), overwrite=True)
+        for shown, wanted in parts:
+            now, then = shown.to_plotly_json(), wanted.to_plotly_json()
+            shown.update({name: value for name, value in then.items() if now.get(name) != value}, overwrite=True)
     # What a view that opens later starts from, for instance after the page was loaded again; plotly itself refreshes
     # it only when the widget is displayed on its own, not inside a box.
     widget._widget_data, widget._widget_layout = deepcopy(widget._data), deepcopy(widget._layout_obj._props)

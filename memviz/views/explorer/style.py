@@ -1,6 +1,10 @@
-"""The panel's style sheet."""
+"""The panel's looks, and what its controls need to be used by keyboard inside JupyterLab."""
 
-CSS = """
+from __future__ import annotations
+
+import anywidget
+
+_CSS = """
 .memviz { font-size: 13px; color: var(--jp-ui-font-color1, #1f2328); }
 .memviz p { margin: 0; line-height: 1.4; }
 .memviz-top { align-items: flex-start; gap: 14px; flex-wrap: nowrap; }
@@ -37,3 +41,28 @@ CSS = """
 .memviz-table tbody tr:nth-child(even) { background: rgba(127, 127, 127, .08); }
 .memviz-table .memviz-number { text-align: right; }
 """
+
+# JupyterLab takes letters and arrow keys for its own commands wherever no text is edited: on a focused drop-down list
+# "m" would turn the cell into Markdown. And ipywidgets gives a slider's handle no name (ipywidgets#2650).
+_ESM = """
+export default { render({ el }) {
+  const dress = () => {
+    const panel = el.closest('.memviz');
+    if (!panel) return setTimeout(dress, 50);
+    panel.addEventListener('focusin', ({ target }) => {
+      if (!target.matches('select, button, [type=checkbox], .noUi-handle')) return;
+      target.setAttribute('data-lm-suppress-shortcuts', 'true');
+      const slider = target.closest('.widget-hslider');
+      if (slider) target.setAttribute('aria-label', slider.querySelector('label').textContent);
+    });
+  };
+  dress();
+} };
+"""
+
+
+class Manners(anywidget.AnyWidget):
+    """An invisible part of the panel that brings its style sheet and its manners at the keyboard."""
+
+    _esm = _ESM
+    _css = _CSS

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from memviz.views.explorer.state import ExplorerState
 
-DEBOUNCE_SECONDS = 0.02
+DEBOUNCE_SECONDS = 0.005
 
 
 class LatestWorker:
