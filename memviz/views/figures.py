@@ -88,7 +88,7 @@ def _marks(category: Category, sizes: list[int], lane: float, show: bool) -> dic
     color, _, symbol = STYLES[category]
     return {
         "type": "scatter", "mode": "markers", "x": [size or None for size in sizes],
-        "y": [row + 0.8 * lane for row in range(len(sizes))], "visible": show, "showlegend": show,
+        "y": [row + 0.7 * lane for row in range(len(sizes))], "visible": show, "showlegend": show,
         "marker": {"color": color, "symbol": symbol, "size": 9, "line": {"color": INK, "width": 0.6}},
     }  # fmt: skip
 
@@ -314,10 +314,11 @@ def _frame(width: int, height: int, legend_y: float) -> dict[str, Any]:
 
 
 def _title(text: str, note: str = "") -> dict[str, Any]:
+    """A title, and a sentence below it: as one text, since plotly's subtitle moves into the title on an update."""
+    below = f'<br><span style="font-size: 12px; color: #57606a">{note}</span>' if note else ""
     return {
-        "text": f"<b>{text}</b>", "x": 0, "xref": "container", "xanchor": "left", "y": 1, "yref": "container",
+        "text": f"<b>{text}</b>{below}", "x": 0, "xref": "container", "xanchor": "left", "y": 1, "yref": "container",
         "yanchor": "top", "pad": {"l": 12, "t": 10}, "font": {"size": 15},
-        "subtitle": {"text": note, "font": {"size": 12, "color": "#57606a"}},
     }  # fmt: skip
 
 

@@ -24,4 +24,5 @@ def percent_text(share: float) -> str:
 
 def error_text(error: float) -> str:
     """A signed share as text: ``+1.3 %``; above zero the estimate is too high."""
-    return f"{error * 100:+,.1f} %".replace("-", "\N{MINUS SIGN}")
+    percent = round(error * 100, 1)
+    return f"{percent:+,.1f} %".replace("-", "\N{MINUS SIGN}") if percent else "\N{PLUS-MINUS SIGN}0.0 %"

@@ -35,7 +35,7 @@ def test_marks_on_the_log_axis_are_the_same_numbers_without_zeros():
     table = profile.by_layer()
     assert marks(figure) == {category_text(c): [n or None for n in table[c].tolist()] for c in table}
     assert figure.layout.xaxis.type == "log"
-    assert "do not stack" in figure.layout.title.subtitle.text
+    assert "do not stack" in figure.layout.title.text
     assert not any(trace.visible for trace in figure.data if trace.type == "bar")
 
 
@@ -123,6 +123,7 @@ def test_shares_never_round_to_all_or_nothing():
     assert percent_text(1.0) == "100.0 %"
     assert percent_text(0.0004) == "< 0.1 %"
     assert error_text(-0.0123) == "\N{MINUS SIGN}1.2 %"
+    assert error_text(-0.0001) == "\N{PLUS-MINUS SIGN}0.0 %"
 
 
 def test_a_budget_far_above_is_named_but_does_not_flatten_the_rest():

@@ -106,9 +106,11 @@ def test_a_trial_is_told_in_sentences():
     going = replace(run, events=(TrialEvent("sample", "build", 4.2, 3 * GIB, 6 * GIB),))
     assert words.trial_sentence(going, "binary") == "Build: 0 of 5 steps, 3.00 GiB in use, 4 s."
     peak = run.estimate.phases["build"].peak_bytes
-    trial = Trial("out_of_memory", OPENED.setup, "reference", None, (), {"build": Phase("build", peak)}, "", 9.0, "No.")
+    trial = Trial(
+        "out_of_memory", OPENED.setup, "reference", None, (), {"build": Phase("build", peak)}, "", 9.0, "Out of memory."
+    )
     ended = replace(going, trial=trial)
-    assert words.trial_sentence(ended, "binary") == "Out of memory. No."
+    assert words.trial_sentence(ended, "binary") == "Out of memory."
     assert words.ending_text(ended) == "out of memory"
     assert ended.error_of("build") == 0
     assert ended.error_of("steady_step") is None

@@ -213,7 +213,10 @@ class Explorer:
         self._verdict.value = f'<p class="memviz-verdict {fits}" role="status">{sentence}</p>'
         table = tables.layer_table(profile, state.network)
         self._table.value = (
-            '<div class="memviz-wide">' + tables.layer_table_html(table, state.units) + "</div>" + _not_counted(profile)
+            '<div class="memviz-wide" tabindex="0">'
+            + tables.layer_table_html(table, state.units)
+            + "</div>"
+            + _not_counted(profile)
         )
 
     def _show_bars(self, figure: go.Figure) -> None:
@@ -246,7 +249,8 @@ class Explorer:
         self._status.value, self.progress.value = status, run.steps_done if run else 0
         table = tables.phase_table(phases, run.measured() if run else {})
         stale = "memviz-stale" if run and run.state.question != self.state.question else ""
-        self._phases.value = f'<div class="{stale}">{tables.phase_table_html(table, units)}</div>' if phases else ""
+        need = words.need_sentence(estimate, units) if estimate else ""
+        self._phases.value = f'<div class="{stale}">{tables.phase_table_html(table, units)}{_note(need)}</div>'
 
 
 def _answer(question: tuple[ConvNet, Any]) -> Estimate:

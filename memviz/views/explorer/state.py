@@ -146,6 +146,12 @@ def verdict(state: ExplorerState, estimate: Estimate) -> str:
     return f"{text}; {_dominant(estimate)}, and {_weightiest(state.network)}."
 
 
+def need_sentence(estimate: Estimate, units: UnitSystem) -> str:
+    """Why the verdict's number may lie above every peak."""
+    need = format_bytes(estimate.required_bytes, units)
+    return f"The smallest budget in which every phase completes, fragmentation included: {need} (estimated)."
+
+
 def fits(state: ExplorerState, estimate: Estimate) -> bool | None:
     """Whether the budget holds what training needs; None without a budget."""
     budget = state.setup.budget_bytes
@@ -236,7 +242,7 @@ def _ended_sentence(run: TrialRun, trial: Trial, units: UnitSystem) -> str:
     if trial.status == "cancelled":
         return "Cancelled; the child process is gone and its memory is free again."
     if trial.status != "completed":
-        return f"{trial.status.replace('_', ' ').capitalize()}. {trial.error or ''}"
+        return trial.error or f"{trial.status.replace('_', ' ').capitalize()}."
     losses = [step.loss for step in trial.steps if step.loss is not None]
     fell = f" and the loss went from {losses[0]:.3f} to {losses[-1]:.3f}" if len(losses) > 1 else ""
     peak = f"steady peak {format_bytes(trial.peak_bytes, units)} measured" if trial.peak_bytes else "no steady peak"
