@@ -22,28 +22,32 @@ class EstimationService:
         self._child: ChildProcess | None = None
         self._asking, self._starting = threading.Lock(), threading.Lock()
 
-    def start(self) -> None:
-        """Start the child, if none is alive, so that it is warm when the first estimate is wanted."""
+    def start(self) -> ChildProcess:
+        """Start the child, if there is none, so that it is warm when the first estimate is wanted."""
         with self._starting:
-            if self._child is not None and not _alive(self._child):
-                self._child.kill()
-                self._child = None
             if self._child is None:
                 self._child = ChildProcess("memviz.estimation.worker", env={"CUDA_VISIBLE_DEVICES": ""})
+            return self._child
 
     def estimate(self, network: Network, setup: TrainingSetup) -> Estimate:
         """The estimate of a network under a setup; waits for it.
 
         Raises what the estimate itself raises for a network or setup that is not possible (ValueError, TypeError), and
-        RuntimeError where the child ended meanwhile; the next call starts another.
+        RuntimeError where this very request ended the child, or `close` did; the next call starts another.
         """
         message = {"network": Network.of(network).to_message(), "setup": setup_to_message(setup)}
         with self._asking:
-            self.start()
-            child = self._child
-            if child is None:
-                raise RuntimeError("The estimating process was closed.")
-            return _answer(child, message)
+            may_have_died_before = self._child is not None
+            while True:
+                child = self.start()
+                try:
+                    return self._ask(child, message)
+                except ChildEndedError as error:
+                    closed = self._child is not child
+                    self.close()
+                    if closed or not may_have_died_before:
+                        raise RuntimeError(str(error)) from None
+                    may_have_died_before = False
 
     def close(self) -> None:
         """End the child; an estimate under way raises RuntimeError. A later call starts another child."""
@@ -52,33 +56,19 @@ class EstimationService:
         if child is not None:
             child.kill()
 
-
-def _alive(child: ChildProcess) -> bool:
-    """Whether the child still holds its pipe; it says nothing unasked."""
-    try:
-        child.receive(0)
-    except TimeoutError:
-        return True
-    except ChildEndedError:
-        return False
-    return True
-
-
-def _answer(child: ChildProcess, message: dict[str, Any]) -> Estimate:
-    try:
-        child.send(message)
-        answer = child.receive()
-    except ChildEndedError:
-        code = child.kill()
-        raise RuntimeError(
-            f"The estimating process ended with code {code}.\n{child.stderr_tail.strip()[-2000:]}".strip()
-        ) from None
-    except BaseException:  # Ctrl-C: its answer would be taken for the next one's
-        child.kill()
-        raise
-    if "error" in answer:
-        raise _ERRORS.get(answer["error"], RuntimeError)(answer["text"])
-    return estimate_from_dict(answer["estimate"])
+    def _ask(self, child: ChildProcess, message: dict[str, Any]) -> Estimate:
+        try:
+            child.send(message)
+            answer = child.receive()
+        except ChildEndedError:
+            code, end = child.kill(), child.stderr_tail.strip()[-2000:]
+            raise ChildEndedError(f"The estimating process ended with code {code}.\n{end}".strip()) from None
+        except BaseException:  # Ctrl-C: its answer would be taken for the next one's
+            self.close()
+            raise
+        if "error" in answer:
+            raise _ERRORS.get(answer["error"], RuntimeError)(answer["text"])
+        return estimate_from_dict(answer["estimate"])
 
 
 _shared = EstimationService()

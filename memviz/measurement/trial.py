@@ -38,7 +38,7 @@ class TrialStep:
     index: int  # from 1
     bytes_in_use: int  # after the step
     peak_bytes: int  # the highest in the step; for step 1 the making of the optimizer's slots included
-    loss: float | None  # of this step's batch, before its update; None where the model reports none
+    loss: float | None  # as Keras reports it: the mean of the steps so far; None where the model reports none
     seconds: float  # wall time; for step 1 tracing included
     host_rss_bytes: int
 

@@ -90,7 +90,6 @@ class _Trainer:
             if index > 1:
                 if index == 2:
                     self._enter("steady_step")
-                model.reset_metrics()  # the loss of this step, not the mean of all
                 device.reset_peak()
                 began = time.perf_counter()
             loss = self._step(step, batches.batch(index - 1), device)
@@ -107,6 +106,7 @@ class _Trainer:
         """One training step on a batch that is put on the device anew, and its loss; the batch is gone afterwards."""
         import keras
 
+        # The metrics are not reset in between, as within an epoch: that would allocate, and is no part of a step.
         logs = step(keras.tree.map_structure(device.place, batch))
         return float(logs["loss"]) if "loss" in logs else None
 

@@ -10,9 +10,9 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-import networks
 import psutil
 import pytest
+import troubled
 from processes import PATIENCE, gone, open_fds
 
 from memviz import measure, presets
@@ -41,19 +41,19 @@ SCENARIOS = {
     "completed": (presets.digits, {"batch_size": 32}, {"steps": 40}),
     "memory_growth": (presets.digits, {"batch_size": 32, "memory_growth": True}, {}),
     "notebook": (made_in_a_notebook(), {"batch_size": 2, "optimizer": "sgd"}, {"steps": 2}),
-    "flooding": (networks.flooding, {"batch_size": 4}, {"steps": 1}),
-    "oom_build": (networks.wide_dense, {"batch_size": 1, "budget": "16 MiB"}, {}),
+    "flooding": (troubled.flooding, {"batch_size": 4}, {"steps": 1}),
+    "oom_build": (troubled.wide_dense, {"batch_size": 1, "budget": "16 MiB"}, {}),
     "oom_first_step": (BIRD_32, {"batch_size": 1, "budget": "297 MiB"}, {}),
     "oom_build_growing": (BIRD_32, {"batch_size": 1, "budget": "297 MiB", "memory_growth": True}, {}),
-    "oom_steady_step": (networks.growing, {"batch_size": 2, "budget": "56 MiB"}, {}),
-    "aborting": (networks.aborting, {"batch_size": 1}, {}),
-    "exiting": (networks.exiting, {"batch_size": 1}, {}),
-    "raising": (networks.raising, {"batch_size": 1}, {}),
-    "no_model": (networks.no_model, {"batch_size": 1}, {}),
-    "killed": (networks.killed_by_the_system, {"batch_size": 1}, {}),
-    "host_exhausted": (networks.host_exhausted, {"batch_size": 1}, {}),
+    "oom_steady_step": (troubled.growing, {"batch_size": 2, "budget": "56 MiB"}, {}),
+    "aborting": (troubled.aborting, {"batch_size": 1}, {}),
+    "exiting": (troubled.exiting, {"batch_size": 1}, {}),
+    "raising": (troubled.raising, {"batch_size": 1}, {}),
+    "no_model": (troubled.no_model, {"batch_size": 1}, {}),
+    "killed": (troubled.killed_by_the_system, {"batch_size": 1}, {}),
+    "host_exhausted": (troubled.host_exhausted, {"batch_size": 1}, {}),
     "timed_out_in_import": (presets.digits, {"batch_size": 1}, {"timeout": 0.2}),
-    "timed_out_in_build": (networks.slow_to_build, {"batch_size": 1}, {"timeout": {"build": 0.5, "steady_step": 1}}),
+    "timed_out_in_build": (troubled.slow_to_build, {"batch_size": 1}, {"timeout": {"build": 0.5, "steady_step": 1}}),
 }  # fmt: skip
 
 
@@ -120,7 +120,8 @@ def test_the_bytes_are_the_networks(ended):
 
 def test_the_loss_falls(ended):
     losses = [s.loss for s in ended["completed"][0].steps]
-    assert statistics.mean(losses[-5:]) < 0.6 * statistics.mean(losses[:5])
+    assert losses[-1] < 0.75 * losses[0]
+    assert losses[20:] == sorted(losses[20:], reverse=True)
 
 
 def test_regions_that_grow_take_the_same_network(ended):
@@ -220,8 +221,8 @@ def cancelled_at(kind, phase, network, **keywords):
     ("kind", "phase", "network"),
     [
         ("phase", "import", presets.digits),
-        ("phase", "build", networks.slow_to_build),
-        ("sample", "first_step", networks.slow_to_train),
+        ("phase", "build", troubled.slow_to_build),
+        ("sample", "first_step", troubled.slow_to_train),
         ("step", "steady_step", presets.digits),
     ],
 )
@@ -259,14 +260,14 @@ def test_ctrl_c_ends_the_child_and_is_raised():
 
 def test_the_child_ends_in_the_middle_of_a_long_operation_when_its_parent_is_killed():
     script = """
-import networks
+import troubled
 from memviz.measurement.trial import start_trial
 from memviz.setup import TrainingSetup
 setup = TrainingSetup(batch_size=1, budget_bytes=2**28, device="reference")
 def tell(event):
     if (event.kind, event.phase) == ("sample", "first_step"):
         print(running.pid, flush=True)
-running = start_trial(networks.slow_to_train, setup, on_event=tell)
+running = start_trial(troubled.slow_to_train, setup, on_event=tell)
 running.wait()
 """
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
