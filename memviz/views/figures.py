@@ -108,16 +108,20 @@ def _layer_layout(
 ) -> dict[str, Any]:
     labels = [_shortened(layer) for layer in layers]
     height = 132 + ROW_HEIGHT * max(len(layers), 5)
+    left = 24 + 7 * max([len(label) for label in labels] + [6])
     return _frame(width, height, -34 / (height - 134)) | {
-        "title": _title(_layer_title(profile, units), _LOG_NOTE if log else _LINEAR_NOTE),
+        "title": _title(_layer_title(profile, units)),
         "barmode": "stack",
-        "margin": {"l": 24 + 7 * max([len(label) for label in labels] + [6]), "r": 12, "t": 58, "b": 76},
+        "margin": {"l": left, "r": 12, "t": 58, "b": 76},
         "xaxis": axis | {"visible": profile is not None},
         "yaxis": {
             "range": [len(layers) - 0.4, -0.6], "tickvals": list(range(len(layers))), "ticktext": labels,
             "showgrid": log, "gridcolor": GRID, "zeroline": False, "fixedrange": True, "visible": profile is not None,
         },
-        "annotations": [_centre_note("The estimate of each layer's memory appears here.", show=profile is None)],
+        "annotations": [
+            _below_title(_LOG_NOTE if log else _LINEAR_NOTE, left),
+            _centre_note("The estimate of each layer's memory appears here.", show=profile is None),
+        ],
     }  # fmt: skip
 
 
@@ -313,12 +317,18 @@ def _frame(width: int, height: int, legend_y: float) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _title(text: str, note: str = "") -> dict[str, Any]:
-    """A title, and a sentence below it: as one text, since plotly's subtitle moves into the title on an update."""
-    below = f'<br><span style="font-size: 12px; color: #57606a">{note}</span>' if note else ""
+def _title(text: str) -> dict[str, Any]:
     return {
-        "text": f"<b>{text}</b>{below}", "x": 0, "xref": "container", "xanchor": "left", "y": 1, "yref": "container",
+        "text": f"<b>{text}</b>", "x": 0, "xref": "container", "xanchor": "left", "y": 1, "yref": "container",
         "yanchor": "top", "pad": {"l": 12, "t": 10}, "font": {"size": 15},
+    }  # fmt: skip
+
+
+def _below_title(text: str, left_margin: int) -> dict[str, Any]:
+    """A sentence below the title; plotly's own subtitle moves into the title on an update."""
+    return {
+        "text": text, "xref": "paper", "yref": "paper", "x": 0, "y": 1, "xanchor": "left", "yanchor": "bottom",
+        "xshift": 12 - left_margin, "yshift": 4, "showarrow": False, "font": {"size": 12, "color": "#57606a"},
     }  # fmt: skip
 
 

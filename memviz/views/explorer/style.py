@@ -31,6 +31,7 @@ _CSS = """
 .memviz-controls { gap: 10px; align-items: center; width: 696px; overflow: hidden; }
 .memviz-controls .widget-hprogress { flex: 1 1 0; min-width: 0; }
 .memviz-controls .widget-text { width: 120px; }
+.memviz > .widget-html, .memviz > .widget-html > .widget-html-content { width: 100%; min-width: 0; margin: 0; }
 .memviz-wide { overflow-x: auto; margin-top: 10px; }
 .memviz-table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: 12px; line-height: 1.5; }
 .memviz-table th, .memviz-table td { padding: 2px 6px; text-align: left; white-space: nowrap; border: 0; }
