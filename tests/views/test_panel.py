@@ -45,9 +45,19 @@ def test_the_bars_are_the_estimates_numbers_and_follow_a_knob(panel):
 def test_the_latest_of_many_changes_wins(panel):
     for batch in range(2, 40):
         panel.knobs.fields["batch_size"].value = batch
-    last = shared_service().estimate(Network.of(presets.digits), panel.state.setup)
-    wait_for(lambda: panel.estimate == last)
+    wait_for(lambda: panel.estimate.profile.setup["batch_size"] == 39)
     assert panel.state.setup.batch_size == 39
+    last = shared_service().estimate(Network.of(presets.digits), panel.state.setup)
+    assert panel.estimate.peak_bytes == last.peak_bytes
+
+
+def test_a_knob_moved_back_at_once_ends_where_it_began(panel):
+    before = panel.estimate
+    for batch in (64, 1):
+        panel.knobs.fields["batch_size"].value = batch
+    time.sleep(2)  # longer than an estimate takes: none may arrive late and be drawn
+    assert panel.estimate is before
+    assert panel._answered.question == panel.state.question
 
 
 def test_a_mistake_stays_on_show_until_it_is_mended(panel):

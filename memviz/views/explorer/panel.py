@@ -44,7 +44,8 @@ class Explorer:
         self._answered: ExplorerState | None = None  # whose estimate that is, and what is drawn
         self._run: TrialRun | None = None
         self._handle: Any = None  # the running trial
-        self._newest = 0
+        self._newest = self._stale = 0  # numbers of questions: the latest one, and the one whose elders are stale
+        self._closed = False
         self._queue: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
         self.knobs = Knobs(self.state, self._moved, self._preset)
         self._make_widgets(notice)
@@ -61,6 +62,7 @@ class Explorer:
 
     def close(self) -> None:
         """End the trial, the threads and the widgets."""
+        self._closed = True
         atexit.unregister(self.close)
         self._worker.close()
         self._cancel()
@@ -105,12 +107,9 @@ class Explorer:
         try:
             state = words.state_of(self.knobs.values(), self._base)
         except (ValueError, TypeError) as error:
-            self._newest = self._worker.skip()
             self._queue.put(("invalid", str(error)))
             return
         self.knobs.mark(state)
-        asked = self._answered is not None and self._answered.question == state.question
-        self._newest = self._worker.skip() if asked else self._worker.ask(state.question)
         self._queue.put(("state", state))
 
     def _preset(self, name: str) -> None:
@@ -120,11 +119,18 @@ class Explorer:
         self._moved()
 
     def _start(self) -> None:
-        if self._run is None or not self._run.running:
+        if not self.start_button.disabled:
+            self.start_button.disabled = True
             known = self.estimate if self._answered and self._answered.question == self.state.question else None
             run = TrialRun(state=self.state, steps=self.steps.value, estimate=known)
             self._queue.put(("run", run))
-            run_trial(run.state, run.steps, lambda kind, value: self._queue.put((kind, value)))
+            run_trial(run.state, run.steps, self._hear)
+
+    def _hear(self, kind: str, value: Any) -> None:
+        """A record from the trial's thread."""
+        if kind == "started" and self._closed:
+            value.cancel()
+        self._queue.put((kind, value))
 
     def _cancel(self) -> None:
         if self._handle is not None:
@@ -155,13 +161,19 @@ class Explorer:
         self.state = state
         self._complain("")
         if self._answered is not None and self._answered.question == state.question:
+            self._newest = self._stale = self._worker.skip()
             self._draw_bars(state)
+        else:
+            self._newest = self._worker.ask(state.question)
 
     def _on_invalid(self, sentence: str) -> None:
+        self._newest = self._stale = self._worker.skip()
         self._complain(f"{sentence} The chart below still shows the last setup that works.")
 
     def _on_answer(self, answer: tuple[int, Any, Any]) -> None:
         number, question, result = answer
+        if number < self._stale:
+            return
         if isinstance(result, Exception):
             if number == self._newest:
                 self._complain(f"No estimate: {result}")
@@ -176,7 +188,7 @@ class Explorer:
 
     def _on_run(self, run: TrialRun) -> None:
         self._run = run
-        self.start_button.disabled, self.progress.bar_style = True, "info"
+        self.progress.bar_style = "info"
         self.progress.max, self.progress.value = run.steps, 0
 
     def _on_started(self, handle: Any) -> None:

@@ -13,7 +13,7 @@ DEBOUNCE_SECONDS = 0.005
 
 
 class LatestWorker:
-    """Answers questions one after the other in a thread of its own; a question overtaken by a newer one is dropped.
+    """Answers questions one after the other in a thread of its own; one that waits behind a newer one is dropped.
 
     deliver is called in that thread with the question's number, the question, and its answer or the exception.
     """
@@ -34,7 +34,7 @@ class LatestWorker:
             return self._newest
 
     def skip(self) -> int:
-        """Drop what waits, and take a number: what is being answered now is older than it."""
+        """Drop what waits, and take a number as `ask` does: answers to lower ones are stale."""
         with self._changed:
             self._newest += 1
             self._waiting = None
