@@ -68,6 +68,7 @@ def estimate_from_dict(data: Mapping[str, Any]) -> Estimate:
             )
             for name, phase in data["phases"].items()
         }
+        record["peak_ranges"] = {name: tuple(ends) for name, ends in data["peak_ranges"].items()}
         return Estimate(**record)
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(_broken(ESTIMATE, error)) from error

@@ -6,6 +6,9 @@ import shutil
 os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 os.environ["KERAS_BACKEND"] = "tensorflow"
+# As on the reference device: its graphs and its allocator, which keeps statistics.
+os.environ["TF_ENABLE_ONEDNN_OPTS"] = "0"
+os.environ["TF_CPU_ALLOCATOR_USE_BFC"] = "true"
 
 import pytest
 from hypothesis import settings

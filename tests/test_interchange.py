@@ -52,6 +52,7 @@ def test_a_profile_comes_back_equal(profile):
 def test_an_estimate_comes_back_equal(profile, required, with_profile):
     steady = Phase("steady_step", profile.peak_bytes, profile if with_profile else None)
     given_fields = {"phases": {"steady_step": steady}, "required_bytes": required, "largest_phase": "steady_step"}
+    given_fields["peak_ranges"] = {"steady_step": (required, required + 1)}
     others = {f.name: "mse" for f in fields(Estimate) if f.name not in given_fields}
     estimate = Estimate(**given_fields, **others)
     assert interchange.estimate_from_dict(through_json(interchange.estimate_to_dict(estimate))) == estimate

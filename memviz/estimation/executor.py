@@ -58,9 +58,12 @@ class _Buffer:
         self.block, self.variable, self.holders = block, variable, holders
 
 
-def run(graph: StepGraph, variables: Mapping[int, int], *, gpu: bool = False) -> Tape:
-    """The tape of one run. variables: argument number of each resource -> the variable's number."""
-    return _Executor(graph, variables).run(gpu)
+def run(graph: StepGraph, variables: Mapping[int, int], *, gpu: bool = False, last_argument_first: bool = True) -> Tape:
+    """The tape of one run. variables: argument number of each resource -> the variable's number.
+
+    last_argument_first: see `execution_order`.
+    """
+    return _Executor(graph, variables).run(gpu, last_argument_first)
 
 
 class _Executor:
@@ -74,8 +77,8 @@ class _Executor:
             node: variables[argument] for node, argument in graph.arguments.items() if argument in variables
         }
 
-    def run(self, gpu: bool) -> Tape:
-        for index in execution_order(self._graph, self._edges, gpu):
+    def run(self, gpu: bool, last_argument_first: bool) -> Tape:
+        for index in execution_order(self._graph, self._edges, gpu, last_argument_first):
             self._tape.order.append(index)
             self._execute(index)
         return self._tape
@@ -230,11 +233,16 @@ def _edges(nodes: Sequence[Node]) -> _Edges:
     return _Edges(uses, followers, [len(node.inputs) + len(node.controls) for node in nodes])
 
 
-def execution_order(graph: StepGraph, edges: _Edges, gpu: bool = False) -> Iterator[int]:
+def execution_order(
+    graph: StepGraph, edges: _Edges, gpu: bool = False, last_argument_first: bool = True
+) -> Iterator[int]:
     """Node indices in the order of execution.
 
-    Nodes without inputs start in argument order. TensorFlow takes them by the addresses of their edges, so that their
-    order, and with it the moment of a few scalars, differs from process to process; within one it repeats.
+    TensorFlow takes the nodes without inputs in an order that follows from addresses in memory, and so differs from
+    process to process; within one it repeats. It decides whether the optimizer's scalars (iteration, learning rate)
+    are ready when the first gradient is. Mostly they are: the backward pass begins when the last weight has been read,
+    and they are last only once in as many arguments. last_argument_first: they are (the optimizer's arguments come
+    last, and what was pushed last runs first); False: the other extreme.
     """
     nodes = graph.nodes
     cheap: Callable[[str], bool] = (lambda op: True) if gpu else kernels.CHEAP.__contains__
@@ -243,7 +251,7 @@ def execution_order(graph: StepGraph, edges: _Edges, gpu: bool = False) -> Itera
     inline: deque[int] = deque()
     last = len(graph.arguments)
     ready = [index for index, count in enumerate(pending) if count == 0]
-    ready.sort(key=lambda index: graph.arguments.get(index, last))
+    ready.sort(key=lambda index: graph.arguments.get(index, last), reverse=not last_argument_first)
     while ready or inline or pool:
         _schedule(ready, nodes, cheap, inline, pool)
         index = inline.popleft() if inline else pool.pop()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from memviz.profile import MemoryProfile, Phase
 
@@ -14,12 +14,15 @@ class Estimate:
 
     phases: "build", "first_step", "steady_step" to `Phase`. required_bytes: the smallest one-region budget, in bytes,
     in which they all complete. largest_phase: the phase that decides it. loss: the loss that was used.
+    peak_ranges: phase -> (lowest, highest peak in bytes): TensorFlow starts a step's inputs in an order that differs
+    from process to process, and the same network may peak differently for it. required_bytes suffices for either.
     """
 
     phases: Mapping[str, Phase]
     required_bytes: int
     largest_phase: str
     loss: str
+    peak_ranges: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
     @property
     def profile(self) -> MemoryProfile:

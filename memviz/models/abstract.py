@@ -35,6 +35,7 @@ def abstract_weights() -> Iterator[list[Any]]:
 
     Yields the list of these variables, in the order in which they are made; it grows meanwhile.
 
+    Names are counted from one, as in the fresh process of a trial: the order of a graph follows from its names.
     On leaving, the random state of Python, numpy and TensorFlow and Keras' global state (name counters, dtype policy,
     seed generator) are what they were before. Other threads that build models meanwhile get real weights.
     """
@@ -139,7 +140,7 @@ def _caller_state_kept() -> Iterator[None]:
     tf_seed, tf_rng = tf_context._seed, getattr(tf_context, "_rng", None)
     tf_random = None if tf_rng is None else tf_rng.getstate()
     before = dict(vars(global_state.GLOBAL_STATE_TRACKER))
-    counters = dict(before.get("object_name_uids", {}))  # Keras changes the counters in place
+    vars(global_state.GLOBAL_STATE_TRACKER).pop("object_name_uids", None)
     try:
         yield
     finally:
@@ -152,6 +153,3 @@ def _caller_state_kept() -> Iterator[None]:
         now = vars(global_state.GLOBAL_STATE_TRACKER)  # another object where `clear_session` was called meanwhile
         now.clear()
         now.update(before)
-        if "object_name_uids" in before:
-            now["object_name_uids"].clear()
-            now["object_name_uids"].update(counters)

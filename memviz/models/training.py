@@ -123,7 +123,7 @@ def batch_specs(model: keras.Model, batch_size: int) -> tuple[Any, Any]:
     _check_shapes_known(model)
 
     def feature(tensor: Any) -> tf.TensorSpec:
-        return tf.TensorSpec((batch_size, *tensor.shape[1:]), tensor.dtype, name=tensor.name)
+        return tf.TensorSpec((batch_size, *tensor.shape[1:]), tensor.dtype)
 
     features = keras.tree.map_structure(feature, model._inputs_struct if _is_functional(model) else model.inputs)
     losses = _loss_per_output(model)
@@ -159,9 +159,9 @@ def _label_spec(output: Any, loss: str, batch_size: int) -> tf.TensorSpec:
     import tensorflow as tf
 
     if loss.lower().startswith("sparse"):
-        return tf.TensorSpec((batch_size, *output.shape[1:-1]), CLASS_LABEL_DTYPE, name="labels")
+        return tf.TensorSpec((batch_size, *output.shape[1:-1]), CLASS_LABEL_DTYPE)
     # Labels come as float32 whatever the policy: Keras casts them inside the step.
-    return tf.TensorSpec((batch_size, *output.shape[1:]), "float32", name="labels")
+    return tf.TensorSpec((batch_size, *output.shape[1:]), "float32")
 
 
 def _output_activation(model: keras.Model) -> str:
