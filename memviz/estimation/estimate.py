@@ -22,6 +22,7 @@ from memviz.setup import TrainingSetup
 from memviz.units import MIB, dtype_bytes
 
 STEPS = 5  # as many as a trial runs by default; the steady step is the median of the third and later ones
+RARE = 0.05  # the risk, per process, that required_bytes leaves out
 _FIRST_REGION = 2 * MIB  # the reference device has one beside the region proper (measurement/device.py)
 _ROOMY = 1 << 46  # more than any device has
 
@@ -48,7 +49,7 @@ class TracedTraining:
     """Everything that does not depend on the budget: weights, slots, the step's tapes, and whose each block is.
 
     weights: made while building. slots: made in the first step. batch: (bytes, shape, dtype) of what is fed.
-    tapes: of the usual order of execution, and of the other extreme (executor.execution_order).
+    tapes: of the usual order of execution, and of the other extreme where that is likely enough to count.
     """
 
     weights: Sequence[Weight]
@@ -99,15 +100,17 @@ def estimate_network(network: Network, setup: TrainingSetup) -> Estimate:
     if setup.jit_compile is True:
         raise ValueError("jit_compile=True cannot be estimated yet; use jit_compile=False, or measure it.")
     traced = trace_training(network, setup)
-    either = [_phases_within(traced, tape, setup, _ROOMY) for tape in traced.tapes]
-    usual, other = (phases for phases in either if phases is not None)
-    peaks = {name: sorted((usual[name].peak_bytes, other[name].peak_bytes)) for name in usual}
+    by_order = [_phases_within(traced, tape, setup, _ROOMY) or {} for tape in traced.tapes]
+    usual = by_order[0]
+    peaks = {name: sorted(phases[name].peak_bytes for phases in by_order) for name in usual}
     largest = max(usual.values(), key=lambda phase: phase.peak_bytes).name
-    required = _required_bytes(traced, setup, max(high for _, high in peaks.values()))
+    required = _required_bytes(traced, setup, max(max(found) for found in peaks.values()))
     if setup.budget_bytes is not None:
         # Within a budget the allocator finds other chunks; where it runs out, the phases are those without one.
         usual = _phases_within(traced, traced.tapes[0], setup, setup.budget_bytes) or usual
-    return Estimate(usual, required, largest, traced.loss, {name: (low, high) for name, (low, high) in peaks.items()})
+    return Estimate(
+        usual, required, largest, traced.loss, {name: (found[0], found[-1]) for name, found in peaks.items()}
+    )
 
 
 def trace_training(network: Network, setup: TrainingSetup) -> TracedTraining:
@@ -136,12 +139,22 @@ def trace_training(network: Network, setup: TrainingSetup) -> TracedTraining:
         slots=weights[built:],
         batch=[_fed(spec) for spec in tf.nest.flatten(specs)],
         graph=graph,
-        tapes=[executor.run(graph, variables, last_argument_first=first) for first in (True, False)],
+        tapes=[executor.run(graph, variables, last_argument_first=usual) for usual in _orders(weights)],
         owners=owners(graph, scopes, by_argument),
         layers=tuple(layer.name for layer in _layers(model)),
         loss=loss_name(model),
         not_counted=_NOT_COUNTED + tuple(f"What the initializer {name} needs beside the weight." for name in unknown),
     )
+
+
+def _orders(weights: Sequence[Weight]) -> tuple[bool, ...]:
+    """Which orders of execution count (executor.execution_order): the usual one, and the other unless it is rare.
+
+    With n weights and k scalars of the optimizer in any order, one of the scalars is the last with k in n + k.
+    """
+    scalars = sum(w.owner == Owner(OPTIMIZER, Category.OPTIMIZER_STATE) for w in weights)
+    read = sum(w.owner.category in (Category.PARAMETER, Category.BUFFER) for w in weights)
+    return (True, False) if scalars > RARE * (read + scalars) else (True,)
 
 
 def _trace(model: Any, specs: Any) -> Any:

@@ -131,9 +131,31 @@ def _sparse_cross_entropy(node: Node, inputs: Sequence[TensorType]) -> list[Scra
     return [Scratch((inputs[0].shape[0],), inputs[0].dtype, True)]
 
 
+def _depthwise(node: Node, inputs: Sequence[TensorType]) -> list[Scratch]:
+    # depthwise_conv_op.cc: each thread copies the inputs of one output pixel, channels padded to a vector's width.
+    return [_depthwise_buffer(inputs[1].shape, inputs[1].dtype)] * INTRA_OP_THREADS
+
+
+def _depthwise_grad_filter(node: Node, inputs: Sequence[TensorType]) -> list[Scratch]:
+    # depthwise_conv_grad_op.cc: a filter gradient per image, and each thread's buffer.
+    images, buffer = inputs[0].shape, _depthwise_buffer(node.outputs[0].shape, inputs[0].dtype)
+    assert images is not None
+    return [Scratch((images[0], *buffer.shape), buffer.dtype), *[buffer] * INTRA_OP_THREADS]
+
+
+def _depthwise_buffer(kernel: tuple[int, ...] | None, dtype: str) -> Scratch:
+    assert kernel is not None
+    vector = 64 // dtype_bytes(dtype)  # of AVX-512, in elements
+    depth = -(-kernel[2] * kernel[3] // vector) * vector
+    return Scratch((kernel[0] * kernel[1], depth), dtype)
+
+
 _SCRATCH: dict[str, Callable[[Node, Sequence[TensorType]], list[Scratch]]] = {
     "MaxPoolGrad": _max_pool_grad,
     "Conv2DBackpropFilter": _conv_grad_filter,
     "Conv2DBackpropInput": _conv_grad_input,
+    "DepthwiseConv2dNative": _depthwise,
+    "DepthwiseConv2dNativeBackpropInput": _depthwise,
+    "DepthwiseConv2dNativeBackpropFilter": _depthwise_grad_filter,
     "SparseSoftmaxCrossEntropyWithLogits": _sparse_cross_entropy,
 }
