@@ -32,6 +32,7 @@ from memviz.views.explorer.style import Manners
 from memviz.views.explorer.work import LatestWorker, run_trial
 
 FRAME_SECONDS = 0.3  # between two drawings of a running trial
+SETTLE_SECONDS = 0.06  # the browser paints the layers' chart first, then the trial's
 
 
 class Explorer:
@@ -140,20 +141,22 @@ class Explorer:
 
     def _consume(self) -> None:
         _ = go.FigureWidget  # takes a second to import: now, while the first estimate is under way
-        drawn_at, due = 0.0, False
+        drawn_at, due_at = 0.0, None  # when the trial's figure was drawn, and when it is to be drawn next
         while True:
-            wait = max(0.0, drawn_at + FRAME_SECONDS - time.monotonic()) if due else None
-            records = _take(self._queue, wait)
+            records = _take(self._queue, None if due_at is None else max(0.0, due_at - time.monotonic()))
             if any(kind == "close" for kind, _ in records):
                 return
             try:
                 for kind, value in records:
                     getattr(self, f"_on_{kind}")(value)
-                due = due or any(kind != "invalid" for kind, _ in records)
-                calm = all(kind == "event" for kind, _ in records)
-                if due and not (calm and time.monotonic() < drawn_at + FRAME_SECONDS):
+                now = time.monotonic()
+                if records:
+                    calm = all(kind == "event" for kind, _ in records)
+                    soon = max(drawn_at + FRAME_SECONDS, now) if calm else now + SETTLE_SECONDS
+                    due_at = soon if due_at is None else min(due_at, soon)
+                if due_at is not None and now >= due_at:
+                    drawn_at, due_at = now, None
                     self._draw_trial()
-                    drawn_at, due = time.monotonic(), False
             except Exception as error:  # it would vanish in JupyterLab
                 self._complain(f"The panel failed: {type(error).__name__}: {error}")
 
