@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from memviz.estimation import kernels
 from memviz.estimation.graph import Node, StepGraph
@@ -21,8 +20,7 @@ _GRADIENT = "gradient_tape/"
 _SCOPES: ContextVar[dict[str, str] | None] = ContextVar("memviz_scopes", default=None)
 
 
-@dataclass(frozen=True, slots=True)
-class Owner:
+class Owner(NamedTuple):
     """Whose memory it is: a row of the profile and a category."""
 
     layer: str
@@ -137,3 +135,42 @@ def _weight_gradients(nodes: Sequence[Node], is_update: Sequence[bool]) -> set[i
             if _is_gradient(nodes[source].name):
                 found.add(source)
     return found
+
+
+def layers_of(model: Any) -> list[Any]:
+    """The layers that get a row: those of nested models in place of the model itself, in order, each once."""
+    import keras
+
+    found: dict[int, Any] = {}
+    for layer in model.layers:
+        for inner in layers_of(layer) if isinstance(layer, keras.Model) else [layer]:
+            if not isinstance(inner, keras.layers.InputLayer):
+                found.setdefault(id(inner), inner)
+    return list(found.values())
+
+
+def variable_owners(model: Any, made: Sequence[Any]) -> dict[int, Owner]:
+    """Row and category of each variable, by its id. A slot belongs to the layer of the weight it serves."""
+    rows = {id(v): layer.name for layer in layers_of(model) for v in layer.variables}
+    found = {id(v): Owner(rows.get(id(v), model.name), Category.BUFFER) for v in model.variables}
+    for v in model.trainable_variables:
+        found[id(v)] = Owner(rows.get(id(v), model.name), Category.PARAMETER)
+    for metric in model.metrics:
+        for v in metric.variables:
+            found[id(v)] = Owner(METRICS, Category.BUFFER)
+    weight_rows = {
+        (v.path.replace("/", "_"), tuple(v.shape)): rows.get(id(v), OPTIMIZER) for v in model.trainable_variables
+    }
+    for v in model.optimizer.variables:
+        found[id(v)] = Owner(_slot_row(v, weight_rows), Category.OPTIMIZER_STATE)
+    for v in made:
+        found.setdefault(id(v), Owner(OPTIMIZER, Category.BUFFER))
+    return found
+
+
+def _slot_row(slot: Any, weight_rows: Mapping[tuple[str, tuple[int, ...]], str]) -> str:
+    """The row of the weight a slot is named after (base_optimizer.py, `add_variable_from_reference`: path_name)."""
+    name = slot.path.rpartition("/")[2]
+    served = [path for path, _ in weight_rows if name.startswith(path + "_")]
+    longest = max(served, key=len, default="")  # "a_kernel" begins the name of a slot of "a_kernel_gate" too
+    return next((row for (path, _), row in weight_rows.items() if path == longest), OPTIMIZER)
