@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from memviz.estimation import executor
 from memviz.estimation.allocator import BfcAllocator, OutOfMemoryError
-from memviz.estimation.attribution import Owner, owners, scopes_noted
-from memviz.estimation.graph import StepGraph, step_graph
+from memviz.estimation.attribution import Owner, layers_of, owners, scopes_noted, variable_owners
+from memviz.estimation.graph import step_graph
 from memviz.estimation.initializers import copies_while_made, is_modelled
-from memviz.estimation.replay import Replay
+from memviz.estimation.replay import Line, Training, Weight, run, script, survives
 from memviz.estimation.result import Estimate
 from memviz.models.abstract import abstract_weights, initializer_of
 from memviz.models.network import Network
 from memviz.models.training import batch_specs, build_slots, compiled_model, loss_name, step_function
-from memviz.profile import INPUT, METRICS, OPTIMIZER, Category, MemoryProfile, Phase
+from memviz.profile import OPTIMIZER, Category, MemoryProfile, Phase
 from memviz.setup import TrainingSetup
 from memviz.units import MIB, dtype_bytes
 
@@ -33,31 +33,12 @@ _NOT_COUNTED = (
 
 
 @dataclass(frozen=True)
-class Weight:
-    """One variable: its storage and how it is filled."""
-
-    owner: Owner
-    nbytes: int
-    shape: tuple[int, ...]
-    dtype: str
-    path: str
-    copies: int
-
-
-@dataclass(frozen=True)
-class TracedTraining:
-    """Everything that does not depend on the budget: weights, slots, the step's tapes, and whose each block is.
-
-    weights: made while building. slots: made in the first step. batch: (bytes, shape, dtype) of what is fed.
-    tapes: of the usual order of execution, and of the other extreme where that is likely enough to count.
+class Traced:
+    """What does not depend on the budget. scripts: of the usual order of execution, and of the other extreme where that
+    is likely enough to count.
     """
 
-    weights: Sequence[Weight]
-    slots: Sequence[Weight]
-    batch: Sequence[tuple[int, tuple[int, ...], str]]
-    graph: StepGraph
-    tapes: Sequence[executor.Tape]
-    owners: Sequence[Owner]
+    scripts: Sequence[Sequence[Line]]
     layers: tuple[str, ...]
     loss: str
     not_counted: tuple[str, ...]
@@ -100,20 +81,20 @@ def estimate_network(network: Network, setup: TrainingSetup) -> Estimate:
     if setup.jit_compile is True:
         raise ValueError("jit_compile=True cannot be estimated yet; use jit_compile=False, or measure it.")
     traced = trace_training(network, setup)
-    by_order = [_phases_within(traced, tape, setup, _ROOMY) or {} for tape in traced.tapes]
+    by_order = [_phases_within(traced, lines, setup, _ROOMY) or {} for lines in traced.scripts]
     usual = by_order[0]
     peaks = {name: sorted(phases[name].peak_bytes for phases in by_order) for name in usual}
     largest = max(usual.values(), key=lambda phase: phase.peak_bytes).name
     required = _required_bytes(traced, setup, max(max(found) for found in peaks.values()))
     if setup.budget_bytes is not None:
         # Within a budget the allocator finds other chunks; where it runs out, the phases are those without one.
-        usual = _phases_within(traced, traced.tapes[0], setup, setup.budget_bytes) or usual
+        usual = _phases_within(traced, traced.scripts[0], setup, setup.budget_bytes) or usual
     return Estimate(
         usual, required, largest, traced.loss, {name: (found[0], found[-1]) for name, found in peaks.items()}
     )
 
 
-def trace_training(network: Network, setup: TrainingSetup) -> TracedTraining:
+def trace_training(network: Network, setup: TrainingSetup) -> Traced:
     """Build without storage, trace one step, and let TensorFlow optimize its graph. Nothing is allocated or executed.
 
     Raises ValueError where the network cannot be built or its step cannot be traced.
@@ -128,20 +109,23 @@ def trace_training(network: Network, setup: TrainingSetup) -> TracedTraining:
         with scopes_noted(model) as scopes:
             concrete = _trace(model, specs)
         graph = step_graph(concrete)
-        rows = _variable_owners(model, made)
+        rows = variable_owners(model, made)
     number = {id(variable.value.handle): index for index, variable in enumerate(made)}
     variables = {argument: number[id(handle)] for argument, handle in graph.resources.items()}
     weights = [_weight(variable, rows[id(variable)]) for variable in made]
     by_argument = {argument: weights[index].owner.layer for argument, index in variables.items()}
     unknown = {type(initializer_of(v)).__name__ for v in made if not is_modelled(initializer_of(v))}
-    return TracedTraining(
-        weights=weights[:built],
-        slots=weights[built:],
-        batch=[_fed(spec) for spec in tf.nest.flatten(specs)],
-        graph=graph,
-        tapes=[executor.run(graph, variables, last_argument_first=usual) for usual in _orders(weights)],
-        owners=owners(graph, scopes, by_argument),
-        layers=tuple(layer.name for layer in _layers(model)),
+    training = Training(
+        weights[:built],
+        weights[built:],
+        [_fed(spec) for spec in tf.nest.flatten(specs)],
+        graph,
+        owners(graph, scopes, by_argument),
+    )
+    tapes = [executor.run(graph, variables, last_argument_first=usual) for usual in _orders(weights)]
+    return Traced(
+        scripts=[script(training, tape, STEPS) for tape in tapes],
+        layers=tuple(layer.name for layer in layers_of(model)),
         loss=loss_name(model),
         not_counted=_NOT_COUNTED + tuple(f"What the initializer {name} needs beside the weight." for name in unknown),
     )
@@ -167,46 +151,6 @@ def _trace(model: Any, specs: Any) -> Any:
         ) from error
 
 
-def _layers(model: Any) -> list[Any]:
-    """The layers that get a row: those of nested models in place of the model itself, in order, each once."""
-    import keras
-
-    found: dict[int, Any] = {}
-    for layer in model.layers:
-        for inner in _layers(layer) if isinstance(layer, keras.Model) else [layer]:
-            if not isinstance(inner, keras.layers.InputLayer):
-                found.setdefault(id(inner), inner)
-    return list(found.values())
-
-
-def _variable_owners(model: Any, made: Sequence[Any]) -> dict[int, Owner]:
-    """Row and category of each variable, by its id. A slot belongs to the layer of the weight it serves."""
-    rows = {id(v): layer.name for layer in _layers(model) for v in layer.variables}
-    found = {id(v): Owner(rows.get(id(v), model.name), Category.BUFFER) for v in model.variables}
-    for v in model.trainable_variables:
-        found[id(v)] = Owner(rows.get(id(v), model.name), Category.PARAMETER)
-    for metric in model.metrics:
-        for v in metric.variables:
-            found[id(v)] = Owner(METRICS, Category.BUFFER)
-    weight_rows = {
-        (v.path.replace("/", "_"), tuple(v.shape)): rows.get(id(v), OPTIMIZER) for v in model.trainable_variables
-    }
-    for v in model.optimizer.variables:
-        found[id(v)] = Owner(_slot_row(v, weight_rows), Category.OPTIMIZER_STATE)
-    for v in made:
-        found.setdefault(id(v), Owner(OPTIMIZER, Category.BUFFER))
-    return found
-
-
-def _slot_row(slot: Any, weight_rows: Mapping[tuple[str, tuple[int, ...]], str]) -> str:
-    """The row of the weight a slot is named after (base_optimizer.py, `add_variable_from_reference`: path_name)."""
-    name = slot.path.rpartition("/")[2]
-    for (path, _), row in weight_rows.items():
-        if name.startswith(path + "_"):
-            return row
-    return OPTIMIZER
-
-
 def _weight(variable: Any, owner: Owner) -> Weight:
     shape, dtype = tuple(variable.shape), str(variable.dtype)
     nbytes = math.prod(shape) * dtype_bytes(dtype)
@@ -219,17 +163,14 @@ def _fed(spec: Any) -> tuple[int, tuple[int, ...], str]:
 
 
 def _phases_within(
-    traced: TracedTraining, tape: executor.Tape, setup: TrainingSetup, limit_bytes: int
+    traced: Traced, lines: Sequence[Line], setup: TrainingSetup, limit_bytes: int
 ) -> dict[str, Phase] | None:
     """The phases as the allocator would run them within a limit; None where it runs out of memory."""
-    replay = Replay(_allocator(setup, limit_bytes))
     described = setup.describe() | {"loss": traced.loss}
     try:
         profiles = [
-            MemoryProfile(
-                phase, "estimated", replay.allocations(), traced.layers, described, not_counted=traced.not_counted
-            )
-            for phase in _run_phases(replay, traced, tape)
+            MemoryProfile(phase, "estimated", allocations, traced.layers, described, traced.not_counted)
+            for phase, allocations in run(lines, _allocator(setup, limit_bytes))
         ]
     except OutOfMemoryError:
         return None
@@ -238,62 +179,21 @@ def _phases_within(
     return {profile.phase: Phase(profile.phase, profile.peak_bytes, profile) for profile in kept}
 
 
-def _run_phases(replay: Replay, traced: TracedTraining, tape: executor.Tape) -> Iterator[str]:
-    """Play the build and some steps; yields the name of each phase when it is over. Raises OutOfMemoryError."""
-    variables = {index: weight.owner for index, weight in enumerate([*traced.weights, *traced.slots])}
-    replay.begin()
-    _make(replay, traced.weights, 0)
-    yield "build"
-    for step in range(STEPS):
-        replay.begin()
-        if step == 0:
-            _make(replay, traced.slots, len(traced.weights))
-        _run_step(replay, traced, tape, variables)
-        yield "first_step" if step == 0 else "steady_step"
-
-
-def _make(replay: Replay, weights: Sequence[Weight], first_number: int) -> None:
-    """Create variables one after the other, with their initializers' copies."""
-    for number, weight in enumerate(weights, start=first_number):
-        spare = [("initializer", number, copy) for copy in range(weight.copies - 1)]
-        scratch = Owner(weight.owner.layer, Category.TEMPORARY)
-        for key in spare:
-            replay.allocate(key, weight.nbytes, scratch, f"{weight.path}/initializer", weight.shape, weight.dtype)
-        replay.allocate(("variable", number), weight.nbytes, weight.owner, weight.path, weight.shape, weight.dtype)
-        for key in reversed(spare):
-            replay.release(key)
-
-
-def _run_step(replay: Replay, traced: TracedTraining, tape: executor.Tape, variables: dict[int, Owner]) -> None:
-    """One batch is put on the device, the step runs, the batch is dropped."""
-    for number, (nbytes, shape, dtype) in enumerate(traced.batch):
-        replay.allocate(("batch", number), nbytes, Owner(INPUT, Category.INPUT), "batch", shape, dtype)
-    replay.play(tape, traced.graph, traced.owners, variables)
-    for number in range(len(traced.batch)):
-        replay.release(("batch", number))
-
-
 def _allocator(setup: TrainingSetup, limit_bytes: int) -> BfcAllocator:
     regions = None if setup.memory_growth else (_FIRST_REGION, limit_bytes)
     return BfcAllocator(limit_bytes, regions)
 
 
-def _required_bytes(traced: TracedTraining, setup: TrainingSetup, peak_bytes: int) -> int:
+def _required_bytes(traced: Traced, setup: TrainingSetup, peak_bytes: int) -> int:
     """The smallest one-region budget in which the modelled allocator survives every phase, to within 0.2 %."""
+
+    def survived(limit_bytes: int) -> bool:
+        return all(survives(lines, _allocator(setup, limit_bytes)) for lines in traced.scripts)
+
     low, high = peak_bytes - 1, peak_bytes
-    while not _survives(traced, setup, high):
+    while not survived(high):
         low, high = high, high + max(high // 16, MIB)
     while high - low > max(high // 500, 4096):
         middle = (low + high) // 2
-        low, high = (low, middle) if _survives(traced, setup, middle) else (middle, high)
+        low, high = (low, middle) if survived(middle) else (middle, high)
     return high
-
-
-def _survives(traced: TracedTraining, setup: TrainingSetup, limit_bytes: int) -> bool:
-    try:
-        for tape in traced.tapes:
-            for _ in _run_phases(Replay(_allocator(setup, limit_bytes)), traced, tape):
-                pass
-    except OutOfMemoryError:
-        return False
-    return True

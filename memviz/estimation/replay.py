@@ -1,15 +1,126 @@
-"""Playing tapes against the modelled allocator: from requests to allocations with addresses, phase by phase."""
+"""Training as one script of requests, phase by phase, and its run against the modelled allocator."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
+from typing import NamedTuple
 
-from memviz.estimation.allocator import BfcAllocator
+from memviz.estimation.allocator import BfcAllocator, OutOfMemoryError
 from memviz.estimation.attribution import Owner
-from memviz.estimation.executor import Block, Do, Tape
+from memviz.estimation.executor import Do, Tape
 from memviz.estimation.graph import StepGraph
-from memviz.profile import Allocation, Category
+from memviz.profile import INPUT, Allocation, Category
+
+
+class Say(IntEnum):
+    """What a line of the script says about the memory held under its key."""
+
+    PHASE = 0  # a phase begins; the key is its name
+    ALLOCATE = 1
+    RELEASE = 2
+    RENAME = 3  # from here on the same memory is held under `new_key`, for another purpose
+
+
+class Purpose(NamedTuple):
+    """What memory is held for."""
+
+    owner: Owner
+    op: str
+    shape: tuple[int, ...] | None
+    dtype: str
+
+
+class Line(NamedTuple):
+    """One line of a script. Sizes in requested bytes."""
+
+    say: Say
+    key: Hashable
+    nbytes: int = 0
+    purpose: Purpose | None = None
+    new_key: Hashable = None
+
+
+@dataclass(frozen=True)
+class Weight:
+    """One variable: its storage, whose it is, and how many copies exist while its initializer runs."""
+
+    owner: Owner
+    nbytes: int
+    shape: tuple[int, ...]
+    dtype: str
+    path: str
+    copies: int
+
+
+@dataclass(frozen=True)
+class Training:
+    """Everything that decides the script. weights: made while building. slots: made in the first step.
+    batch: (bytes, shape, dtype) of what is fed in a step.
+    """
+
+    weights: Sequence[Weight]
+    slots: Sequence[Weight]
+    batch: Sequence[tuple[int, tuple[int, ...], str]]
+    graph: StepGraph
+    owners: Sequence[Owner]
+
+
+def script(training: Training, tape: Tape, steps: int) -> list[Line]:
+    """The build and ``steps`` training steps, each executed as the tape says."""
+    lines = [Line(Say.PHASE, "build"), *_made(training.weights, 0)]
+    for step in range(steps):
+        lines.append(Line(Say.PHASE, "steady_step" if step else "first_step"))
+        if step == 0:
+            lines += _made(training.slots, len(training.weights))
+        batch = [Line(Say.ALLOCATE, ("batch", n), fed[0], _fed(*fed)) for n, fed in enumerate(training.batch)]
+        lines += [*batch, *_executed(training, tape), *(Line(Say.RELEASE, line.key) for line in batch)]
+    return lines
+
+
+def survives(lines: Sequence[Line], allocator: BfcAllocator) -> bool:
+    """Whether the allocator has room for every line."""
+    addresses: dict[Hashable, int] = {}
+    try:
+        for say, key, nbytes, _, new_key in lines:
+            if say == Say.ALLOCATE:
+                addresses[key] = allocator.allocate(nbytes)[0]
+            elif say == Say.RELEASE:
+                allocator.release(addresses.pop(key))
+            elif say == Say.RENAME:
+                addresses[new_key] = addresses.pop(key)
+    except OutOfMemoryError:
+        return False
+    return True
+
+
+def run(lines: Sequence[Line], allocator: BfcAllocator) -> Iterator[tuple[str, tuple[Allocation, ...]]]:
+    """Each phase's name and its allocations, those that were there before included. Raises OutOfMemoryError."""
+    held: dict[Hashable, _Held] = {}
+    done: list[Allocation] = []
+    position, phase = 0, ""
+    for say, key, nbytes, purpose, new_key in lines:
+        if say == Say.PHASE:
+            if phase:
+                yield phase, _all(done, held)
+            done, position, phase = [], 0, str(key)
+            for one in held.values():
+                one.start = 0
+            continue
+        position += 1
+        if say == Say.ALLOCATE:
+            assert purpose is not None
+            held[key] = _Held(*allocator.allocate(nbytes), nbytes, position, purpose)
+            continue
+        one = held.pop(key)
+        done.append(one.record(position))
+        if say == Say.RELEASE:
+            allocator.release(one.address)
+        else:
+            assert purpose is not None
+            held[new_key] = _Held(one.address, one.nbytes, one.requested_nbytes, position, purpose)
+    yield phase, _all(done, held)
 
 
 @dataclass(slots=True)
@@ -18,91 +129,53 @@ class _Held:
     nbytes: int
     requested_nbytes: int
     start: int
-    owner: Owner
-    op: str
-    shape: tuple[int, ...] | None
-    dtype: str
+    purpose: Purpose
+
+    def record(self, end: int | None) -> Allocation:
+        (layer, category), op, shape, dtype = self.purpose
+        return Allocation(
+            self.nbytes, self.requested_nbytes, self.start, end, layer, category, op, shape, dtype, self.address
+        )
 
 
-class Replay:
-    """The device's memory over the phases. Keys name what is held: ("variable", n), ("block", n), ("batch", n), ..."""
-
-    def __init__(self, allocator: BfcAllocator) -> None:
-        self._allocator = allocator
-        self._held: dict[Hashable, _Held] = {}
-        self._done: list[Allocation] = []
-        self._position = 0
-
-    def begin(self) -> None:
-        """A new phase: what is held now was there before it."""
-        self._done, self._position = [], 0
-        for held in self._held.values():
-            held.start = 0
-
-    def allocate(
-        self, key: Hashable, nbytes: int, owner: Owner, op: str, shape: tuple[int, ...] | None, dtype: str
-    ) -> None:
-        """Raises OutOfMemoryError."""
-        if nbytes == 0:
-            return
-        address, charged = self._allocator.allocate(nbytes)
-        self._position += 1
-        self._held[key] = _Held(address, charged, nbytes, self._position, owner, op, shape, dtype)
-
-    def release(self, key: Hashable) -> None:
-        """Give back what is held under ``key``; nothing, if that takes no memory."""
-        held = self._held.pop(key, None)
-        if held is None:
-            return
-        self._allocator.release(held.address)
-        self._position += 1
-        self._done.append(_record(held, self._position))
-
-    def rename(self, old: Hashable, new: Hashable, owner: Owner) -> None:
-        """From here on the same memory is held for another purpose."""
-        held = self._held.pop(old, None)
-        if held is None:
-            return
-        self._position += 1
-        self._done.append(_record(held, self._position))
-        held.start, held.owner = self._position, owner
-        self._held[new] = held
-
-    def allocations(self) -> tuple[Allocation, ...]:
-        """All of the phase so far; what is held still has no end."""
-        return (*self._done, *(_record(held, None) for held in self._held.values()))
-
-    def play(self, tape: Tape, graph: StepGraph, owners: Sequence[Owner], variables: dict[int, Owner]) -> None:
-        """One run of the graph. variables: number -> owner of its storage. Raises OutOfMemoryError."""
-        for action, number in tape.actions:
-            if action is Do.ALLOCATE:
-                block = tape.blocks[number]
-                name = graph.nodes[block.node].name
-                self.allocate(("block", number), block.nbytes, _owner(block, owners), name, block.shape, block.dtype)
-            elif action is Do.RELEASE:
-                self.release(("block", number) if number not in tape.variable_of else _successor(tape, number))
-            elif action is Do.RELEASE_VARIABLE:
-                self.release(("replaced", number))
-            else:
-                variable = tape.variable_of[number]
-                owner = variables[variable]
-                replaced = Owner(owner.layer, Category.TEMPORARY)
-                self.rename(("variable", variable), ("replaced", variable), replaced)
-                self.rename(("block", number), ("variable", variable), owner)
+def _all(done: list[Allocation], held: dict[Hashable, _Held]) -> tuple[Allocation, ...]:
+    return (*done, *(one.record(None) for one in held.values()))
 
 
-def _successor(tape: Tape, block: int) -> Hashable:
-    """A block that had become a variable's storage and was replaced in the same run."""
-    return ("replaced", tape.variable_of[block])
+def _made(weights: Sequence[Weight], first: int) -> Iterator[Line]:
+    """Variables are created one after the other, with their initializers' copies."""
+    for number, w in enumerate(weights, start=first):
+        scratch = Purpose(Owner(w.owner.layer, Category.TEMPORARY), f"{w.path}/initializer", w.shape, w.dtype)
+        copies = [Line(Say.ALLOCATE, ("initializer", copy), w.nbytes, scratch) for copy in range(w.copies - 1)]
+        yield from copies
+        yield Line(Say.ALLOCATE, ("variable", number), w.nbytes, Purpose(w.owner, w.path, w.shape, w.dtype))
+        yield from (Line(Say.RELEASE, line.key) for line in reversed(copies))
 
 
-def _owner(block: Block, owners: Sequence[Owner]) -> Owner:
-    owner = owners[block.node]
-    return Owner(owner.layer, Category.TEMPORARY) if block.temporary else owner
+def _fed(nbytes: int, shape: tuple[int, ...], dtype: str) -> Purpose:
+    return Purpose(Owner(INPUT, Category.INPUT), "batch", shape, dtype)
 
 
-def _record(held: _Held, end: int | None) -> Allocation:
-    return Allocation(
-        held.nbytes, held.requested_nbytes, held.start, end, held.owner.layer, held.owner.category, held.op,
-        held.shape, held.dtype, held.address,
-    )  # fmt: skip
+def _executed(training: Training, tape: Tape) -> Iterator[Line]:
+    """One run of the graph. A replaced variable's old storage is a temporary until its last reader lets go of it."""
+    weights = [*training.weights, *training.slots]
+    for action, number in tape.actions:
+        if action is Do.ALLOCATE:
+            block = tape.blocks[number]
+            owner = training.owners[block.node]
+            if block.temporary:
+                owner = Owner(owner.layer, Category.TEMPORARY)
+            purpose = Purpose(owner, training.graph.nodes[block.node].name, block.shape, block.dtype)
+            yield Line(Say.ALLOCATE, ("block", number), block.nbytes, purpose)
+        elif action is Do.RELEASE:
+            variable = tape.variable_of.get(number)
+            yield Line(Say.RELEASE, ("block", number) if variable is None else ("replaced", variable))
+        elif action is Do.RELEASE_VARIABLE:
+            yield Line(Say.RELEASE, ("replaced", number))
+        else:
+            variable = tape.variable_of[number]
+            w = weights[variable]
+            purpose = Purpose(w.owner, w.path, w.shape, w.dtype)
+            replaced = purpose._replace(owner=Owner(w.owner.layer, Category.TEMPORARY))
+            yield Line(Say.RENAME, ("variable", variable), 0, replaced, ("replaced", variable))
+            yield Line(Say.RENAME, ("block", number), 0, purpose, ("variable", variable))

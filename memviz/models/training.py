@@ -79,7 +79,8 @@ def step_function(model: keras.Model) -> Any:
     """
     import tensorflow as tf
 
-    return tf.function(model.train_step, jit_compile=model.jit_compile, reduce_retracing=True)
+    # Keras does not let autograph convert the step either.
+    return tf.function(model.train_step, autograph=False, jit_compile=model.jit_compile, reduce_retracing=True)
 
 
 def loss_name(model: keras.Model) -> str:
