@@ -16,13 +16,16 @@ SIDEWAYS = {  # beside "every room knows the rooms before it"
 }
 # Measurement stands beside estimation: it may ask for an estimate, and know what one answers, but not how one is made.
 MEASUREMENT_SEES = ("memviz.estimation.service", "memviz.estimation.result")
+# The recorder, in the child, looks up the ops of the graph that runs, as the estimate does.
+RECORDING = ("measurement/recorder.py", "measurement/trace.py")
+RECORDING_SEES = ("memviz.estimation.attribution", "memviz.estimation.graph")
 
 # Where each heavy library may be imported at all, by the file's path inside the package.
 COMPUTES = (
     "models/",
     "estimation/",
     "interchange.py",
-    *(f"measurement/{n}.py" for n in ("worker", "device", "digits")),
+    *(f"measurement/{n}.py" for n in ("worker", "device", "digits", "recorder", "trace")),
 )
 HEAVY = {
     "tensorflow": COMPUTES,
@@ -75,6 +78,7 @@ def room(path):
 def wrong_direction(path, source):
     """The imports of a file that go against the direction of the rooms."""
     own, wrong = room(path), []
+    seen = MEASUREMENT_SEES + (RECORDING_SEES if path in RECORDING else ())
     for name in imports(source):
         other = name.split(".")[1] if name.startswith("memviz.") else None
         if (
@@ -85,7 +89,7 @@ def wrong_direction(path, source):
         ):
             continue
         later = ROOMS.index(other) >= ROOMS.index(own) and (own, name) not in SIDEWAYS
-        hidden = own == "measurement" and other == "estimation" and not name.startswith(MEASUREMENT_SEES)
+        hidden = own == "measurement" and other == "estimation" and not name.startswith(seen)
         bare_package = name == "memviz.estimation"  # `from memviz.estimation import x` shows as memviz.estimation.x too
         if later or (hidden and not bare_package):
             wrong.append(name)

@@ -82,14 +82,14 @@ def _row(path: str, scopes: Mapping[str, str]) -> str | None:
 def owners(graph: StepGraph, scopes: Mapping[str, str], variable_rows: Mapping[int, str]) -> list[Owner]:
     """The owner of each node's outputs. variable_rows: argument number of a resource -> the row of its variable."""
     found: list[Owner] = []
-    is_update = [_place(node, scopes) == OPTIMIZER for node in graph.nodes]
+    is_update = [_place(node.name, scopes) == OPTIMIZER for node in graph.nodes]
     gradients = _weight_gradients(graph.nodes, is_update)
     for index, node in enumerate(graph.nodes):
         if index in graph.arguments:
             row = variable_rows.get(graph.arguments[index], INPUT)
             found.append(Owner(row, Category.INPUT))
             continue
-        place = _place(node, scopes)
+        place = _place(node.name, scopes)
         if place == OPTIMIZER:
             # An update works on the weights of one layer: that of the gradient or variable it reads.
             rows = (found[source].layer for source, _ in node.inputs)
@@ -105,9 +105,16 @@ def owners(graph: StepGraph, scopes: Mapping[str, str], variable_rows: Mapping[i
     return found
 
 
-def _place(node: Node, scopes: Mapping[str, str]) -> str | None:
+def owner_by_name(name: str, scopes: Mapping[str, str]) -> Owner:
+    """The owner of an op that is not in the graph itself, such as one in the body of a loop."""
+    place = _place(name, scopes)
+    if place is None or place == OPTIMIZER:
+        return Owner(place or UNATTRIBUTED, Category.TEMPORARY)
+    return Owner(place, Category.ACTIVATION_GRADIENT if _is_gradient(name) else Category.ACTIVATION)
+
+
+def _place(name: str, scopes: Mapping[str, str]) -> str | None:
     """The row that a node's name puts it into. The optimizer's names are kept by TensorFlow's graph optimizer."""
-    name = node.name
     while name.startswith(("ConstantFolding/", _GRADIENT)):
         name = name.partition("/")[2]
     return _row(name, scopes)

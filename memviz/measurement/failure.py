@@ -26,7 +26,11 @@ _WAYS_OUT = {
 
 @dataclass(frozen=True)
 class Failure:
-    """The request that could not be served. shape in elements, sizes in bytes; None or "" where the error is silent."""
+    """The request that could not be served. shape in elements, sizes in bytes; None or "" where the error is silent.
+
+    Where the trial was recorded: in_use_bytes at that moment, free_bytes that nobody held, largest_free_bytes of them
+    in one piece.
+    """
 
     phase: str
     op: str = ""  # the operation's name in the graph, or its type where it ran by itself
@@ -34,6 +38,9 @@ class Failure:
     dtype: str = ""
     requested_bytes: int | None = None
     limit_bytes: int | None = None
+    in_use_bytes: int | None = None
+    free_bytes: int | None = None
+    largest_free_bytes: int | None = None
 
 
 def parse_failure(text: str, phase: str, limit_bytes: int | None) -> Failure:
@@ -57,4 +64,7 @@ def failure_sentences(failure: Failure) -> str:
         size = format_bytes(failure.requested_bytes)
         asked = f"{failure.op or 'an operation'} asked for {size} ({shape}, {failure.dtype})"
     limit = "" if failure.limit_bytes is None else f"; the limit is {format_bytes(failure.limit_bytes)}"
+    if failure.free_bytes is not None and failure.largest_free_bytes is not None:
+        largest = format_bytes(failure.largest_free_bytes)
+        limit += f", of which {format_bytes(failure.free_bytes)} were free, {largest} of them in one piece"
     return f"Out of memory in {PHASE_WORDS[failure.phase]}: {asked}{limit}. {_WAYS_OUT.get(failure.phase, '')}".strip()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import signal
 import statistics
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -12,7 +14,7 @@ from typing import Any, Literal
 
 from memviz.child.machine import available_bytes, chosen_device
 from memviz.child.process import ChildEndedError, ChildError, ChildProcess
-from memviz.interchange import setup_to_message
+from memviz.interchange import profile_from_dict, setup_to_message
 from memviz.measurement.failure import PHASE_WORDS, Failure, failure_sentences, parse_failure
 from memviz.models.network import Network
 from memviz.profile import MemoryProfile, Phase
@@ -25,6 +27,7 @@ Timeout = float | Mapping[str, float] | None
 # 1.28 GiB seen with bird_audio, whose child held 19.93 GB under a limit of 18.56 GB.
 HOST_RESERVE_BYTES = 3 * GIB // 2
 FIRST_STEADY_STEP = 3  # two steps warm up
+RECORDED_STEP = 4  # after the first and two that warm up
 
 
 class HostMemoryError(MemoryError):
@@ -67,6 +70,9 @@ class Trial:
     out_of_memory. phases: the peaks of the phases that were completed, "build", "first_step" and "steady_step"; the
     steady step's is the median of the third and later steps. device_limit_bytes: what the device could give.
     data: what was trained on. seconds: wall time of the whole trial.
+
+    Where the trial was recorded the phases have profiles, profile is that of the fourth step, and at_failure, where
+    memory ran out, is what was alive when the request could not be served.
     """
 
     status: Status
@@ -80,6 +86,7 @@ class Trial:
     error: str | None = None
     failure: Failure | None = None
     profile: MemoryProfile | None = None  # an estimate's shares are never spread over a measured total
+    at_failure: MemoryProfile | None = None
 
     @property
     def budget_bytes(self) -> int | None:
@@ -105,24 +112,28 @@ def measure(
     budget: int | str | None = None,
     memory_growth: bool = False,
     steps: int = 5,
+    record: bool = False,
     timeout: Timeout = None,
     on_event: Callable[[TrialEvent], None] | None = None,
 ) -> Trial:
     """Train ``network`` for a few real steps in a child process and report the memory it took.
 
-    The keywords up to memory_growth are `TrainingSetup`'s; budget is bytes or text such as ``"9513 MiB"``. timeout:
-    seconds for the whole trial, or a mapping from "import", "build", "first_step", "steady_step" to seconds. on_event
-    is called with each `TrialEvent`, in another thread; an exception it raises ends the trial and is raised here.
+    The keywords up to memory_growth are `TrainingSetup`'s; budget is bytes or text such as ``"9513 MiB"``. record:
+    also every allocation of the build, the first and the fourth step, as profiles (there are four steps then at
+    least). timeout: seconds for the whole trial, or a mapping from "import", "build", "first_step", "steady_step" to
+    seconds. on_event is called with each `TrialEvent`, in another thread; an exception it raises ends the trial and is
+    raised here.
     Out of memory, a crash and a timeout are results, not exceptions.
 
     Raises ValueError or TypeError for a value that is not possible, HostMemoryError where this machine has too little
-    free memory. Ctrl-C ends the child first. Source of the bytes: the allocator's own statistics.
+    free memory. Ctrl-C ends the child first. Source of the bytes: the allocator's own statistics; of a recording,
+    TensorFlow's profiler, with layers and categories from the step's graph.
     """
     setup = TrainingSetup.create(
         batch_size=batch_size, optimizer=optimizer, loss=loss, dtype_policy=dtype_policy, jit_compile=jit_compile,
         device=device, budget=budget, memory_growth=memory_growth,
     )  # fmt: skip
-    running = start_trial(network, setup, steps=steps, timeout=timeout, on_event=on_event)
+    running = start_trial(network, setup, steps=steps, record=record, timeout=timeout, on_event=on_event)
     try:
         return running.wait()
     except BaseException:
@@ -135,6 +146,7 @@ def start_trial(
     setup: TrainingSetup,
     *,
     steps: int = 5,
+    record: bool = False,
     timeout: Timeout = None,
     on_event: Callable[[TrialEvent], None] | None = None,
 ) -> RunningTrial:
@@ -150,7 +162,8 @@ def start_trial(
     request = {
         "network": network.to_message(),
         "setup": setup_to_message(setup),
-        "steps": steps,
+        "steps": max(steps, RECORDED_STEP) if record else steps,
+        "record": record,
         "device": device,
         "memory_growth": setup.memory_growth,
         "limit_bytes": _host_limit(network, setup) if device == REFERENCE else setup.budget_bytes,
@@ -172,6 +185,7 @@ class RunningTrial:
         self._began = self._phase_began = time.monotonic()
         self._phase, self._data, self._build_peak_bytes = "import", "", None
         self._steps: list[TrialStep] = []
+        self._profiles: dict[str, MemoryProfile] = {}
         self._cancelled = False
         self._trial: Trial | None = None
         self._callback_error: BaseException | None = None
@@ -209,9 +223,10 @@ class RunningTrial:
 
     def _run(self) -> None:
         outcome: dict[str, Any] = {}
+        files = tempfile.TemporaryDirectory(prefix="memviz-") if self._request["record"] else None
         try:
             self._emit("phase")
-            self._child.send(self._request)
+            self._child.send(self._request | {"folder": files and files.name})
             while not outcome:
                 outcome = self._handle(self._child.receive(self._seconds_left()))
         except ChildError as error:
@@ -223,6 +238,8 @@ class RunningTrial:
             self._callback_error = error
             outcome = {"status": "cancelled", "error": f"on_event raised {error!r}."}
         self._child.kill()
+        if files is not None:
+            files.cleanup()
         self._trial = self._result(**outcome)
         try:
             self._emit("ended")
@@ -246,6 +263,9 @@ class RunningTrial:
             self._build_peak_bytes = message["peak_bytes"]
         elif kind == "data":
             self._data = message["data"]
+        elif kind == "profile":
+            profile = profile_from_dict(message["profile"])
+            self._profiles[profile.phase] = profile
         elif kind == "failed":
             return self._failed(**{k: v for k, v in message.items() if k != "kind"})
         elif kind == "done":
@@ -273,12 +293,20 @@ class RunningTrial:
         where = f" in {PHASE_WORDS[self._phase]}" if whole else ""
         return f"{what} was stopped{where} after the {limit:g} s it may take. Way out: a longer timeout, fewer steps."
 
-    def _failed(self, status: Status, phase: str, text: str) -> dict[str, Any]:
-        """The outcome of an exception that the child caught."""
+    def _failed(self, status: Status, phase: str, text: str, **recorded: Any) -> dict[str, Any]:
+        """The outcome of an exception that the child caught. recorded: what was alive, where that was asked for."""
         where = PHASE_WORDS[phase]
         if status == "out_of_memory":
-            failure = parse_failure(text, phase, self._request["limit_bytes"])
-            return {"status": status, "error": failure_sentences(failure), "failure": failure}
+            failure, alive = parse_failure(text, phase, self._request["limit_bytes"]), None
+            if "at_failure" in recorded:
+                alive = profile_from_dict(recorded["at_failure"])
+                free = None if failure.limit_bytes is None else failure.limit_bytes - alive.peak_bytes
+                failure = dataclasses.replace(
+                    failure, in_use_bytes=alive.peak_bytes, free_bytes=free,
+                    largest_free_bytes=recorded["largest_free_bytes"],
+                )  # fmt: skip
+            error = " ".join([failure_sentences(failure), recorded.get("note", "")]).strip()
+            return {"status": status, "error": error, "failure": failure, "at_failure": alive}
         if status == "host_out_of_memory":
             return {"status": status, "error": f"This machine ran out of memory in {where}: {text or 'MemoryError'}"}
         return {"status": status, "error": f"The trial failed in {where}: {text}"}
@@ -302,9 +330,9 @@ class RunningTrial:
         end = f"\nThe end of its stderr:\n{tail}" if tail else ""
         return {"status": "crashed", "error": f"The trial failed in {PHASE_WORDS[self._phase]}: {text}{end}"}
 
-    def _result(self, status: Status, error: str | None = None, failure: Failure | None = None) -> Trial:
+    def _result(self, **outcome: Any) -> Trial:
         return Trial(
-            status=status,
+            **outcome,
             setup=self._setup,
             device=self._request["device"],
             device_limit_bytes=self._request["limit_bytes"],
@@ -312,18 +340,15 @@ class RunningTrial:
             phases={phase.name: phase for phase in self._phases()},
             data=self._data,
             seconds=time.monotonic() - self._began,
-            error=error,
-            failure=failure,
+            profile=self._profiles.get("steady_step"),
         )
 
     def _phases(self) -> list[Phase]:
-        peaks = [step.peak_bytes for step in self._steps]
-        phases = [] if self._build_peak_bytes is None else [Phase("build", self._build_peak_bytes)]
-        if peaks:
-            phases.append(Phase("first_step", peaks[0]))
-        if len(peaks) >= FIRST_STEADY_STEP:
-            phases.append(Phase("steady_step", statistics.median_low(peaks[FIRST_STEADY_STEP - 1 :])))
-        return phases
+        steps = [step.peak_bytes for step in self._steps]
+        peaks = {"build": self._build_peak_bytes, "first_step": steps[0] if steps else None}
+        if len(steps) >= FIRST_STEADY_STEP:
+            peaks["steady_step"] = statistics.median_low(steps[FIRST_STEADY_STEP - 1 :])
+        return [Phase(name, peak, self._profiles.get(name)) for name, peak in peaks.items() if peak is not None]
 
 
 def _check_timeout(timeout: Timeout) -> None:

@@ -9,11 +9,15 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from memviz.child.channel import Channel
-from memviz.interchange import setup_from_message
+from memviz.interchange import profile_to_dict, setup_from_message
 from memviz.measurement.device import Device, environment, open_device
+from memviz.measurement.recorder import BATCH, Recorder
+from memviz.measurement.trace import dump_environment, mark
+from memviz.measurement.trial import RECORDED_STEP
 from memviz.models.network import Network
 
 SAMPLE_SECONDS = 0.25
@@ -41,6 +45,7 @@ class _Trainer:
         self.phase = "import"
         self._send, self._request = send, request
         self._sampler = _Sampler(send)
+        self._recorder: Recorder | None = None  # where recording was asked for
 
     def run(self) -> None:
         import keras
@@ -49,7 +54,30 @@ class _Trainer:
         keras.utils.set_random_seed(0)
         model, batches = self._build(device)
         self._train(model, batches, device)
+        for profile in self._recorder.profiles() if self._recorder else ():
+            self._send({"kind": "profile", "profile": profile_to_dict(profile)})
         self._send({"kind": "done"})
+
+    def what_was_alive(self) -> dict[str, Any]:
+        """After the device ran out of memory: what was alive at that moment, and what had been free."""
+        if self._recorder is None:
+            return {}
+        try:
+            return self._recorded_failure(self._recorder)
+        except ValueError as error:
+            return {"note": f"What was alive is not known: {error}"}
+
+    def _recorded_failure(self, recorder: Recorder) -> dict[str, Any]:
+        if not recorder.recording:
+            raise ValueError(f"the recording ends with step {RECORDED_STEP}.")
+        recorder.stop()
+        alive, largest = recorder.at_failure()
+        for profile in recorder.profiles():
+            self._send({"kind": "profile", "profile": profile_to_dict(profile)})
+        return {"at_failure": profile_to_dict(alive), "largest_free_bytes": largest}
+
+    def _recorded(self, name: str) -> AbstractContextManager[Any]:
+        return self._recorder.phase(name) if self._recorder else nullcontext()
 
     def _enter(self, phase: str) -> None:
         self.phase = phase
@@ -72,28 +100,28 @@ class _Trainer:
         network = Network.from_message(self._request["network"])
         device.reset_peak()
         self._enter("build")
-        model = compiled_model(network, setup)
+        if self._request["folder"]:
+            self._recorder = Recorder(device, self._request["folder"], setup)
+        with self._recorded("build"):
+            model = compiled_model(network, setup)
         self._send({"kind": "built", "peak_bytes": device.memory()[1]})
         batches = Batches(*batch_specs(model, setup.batch_size), [output.shape[-1] for output in model.outputs])
         self._send({"kind": "data", "data": batches.description})
         return model, batches
 
     def _train(self, model: Any, batches: Any, device: Device) -> None:
-        from memviz.models.training import build_slots, step_function
+        from memviz.models.training import step_function
 
-        self._enter("first_step")
-        device.reset_peak()
-        began = time.perf_counter()
-        build_slots(model)
         step = step_function(model)
         for index in range(1, self._request["steps"] + 1):
-            if index > 1:
-                if index == 2:
-                    self._enter("steady_step")
-                device.reset_peak()
+            if index <= 2:
+                self._enter("first_step" if index == 1 else "steady_step")
+            device.reset_peak()
+            batch = batches.batch(index - 1)
+            with self._recorded(_recorded_name(index)):
                 began = time.perf_counter()
-            loss = self._step(step, batches.batch(index - 1), device)
-            seconds = time.perf_counter() - began
+                loss = self._first_step(model, step, batch, device) if index == 1 else self._step(step, batch, device)
+                seconds = time.perf_counter() - began
             in_use, peak = device.memory()
             self._send(
                 {
@@ -101,14 +129,31 @@ class _Trainer:
                     "seconds": seconds, "host_rss_bytes": _rss_bytes(),
                 }
             )  # fmt: skip
+            if self._recorder and index == RECORDED_STEP:
+                self._recorder.stop()
+
+    def _first_step(self, model: Any, step: Any, batch: Any, device: Device) -> float | None:
+        """The first step makes the optimizer's slots."""
+        from memviz.models.training import build_slots
+
+        with self._recorder.traced(model, step) if self._recorder else nullcontext():
+            build_slots(model)
+            return self._step(step, batch, device)
 
     def _step(self, step: Any, batch: Any, device: Device) -> float | None:
         """One training step on a batch that is put on the device anew, and its loss; the batch is gone afterwards."""
         import keras
 
+        with mark(BATCH):
+            placed = keras.tree.map_structure(device.place, batch)
         # The metrics are not reset in between, as within an epoch: that would allocate, and is no part of a step.
-        logs = step(keras.tree.map_structure(device.place, batch))
+        logs = step(placed)
         return float(logs["loss"]) if "loss" in logs else None
+
+
+def _recorded_name(index: int) -> str:
+    """What a step's recording is called: a phase's name, but for the steps that warm up."""
+    return {1: "first_step", RECORDED_STEP: "steady_step"}.get(index, f"warm_up_{index}")
 
 
 def _rss_bytes() -> int:
@@ -122,6 +167,8 @@ def main() -> None:
     channel = Channel()
     request = channel.receive()
     os.environ.update(environment(request["device"], request["limit_bytes"], request["memory_growth"]))
+    if request["folder"]:
+        os.environ.update(dump_environment(request["folder"]))
     trainer = _Trainer(channel.send, request)
     try:
         trainer.run()
@@ -131,7 +178,8 @@ def main() -> None:
         exhausted = type(error).__name__ == "ResourceExhaustedError"
         text = str(error) if exhausted or isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
         status = "out_of_memory" if exhausted else "crashed"
-        channel.send({"kind": "failed", "status": status, "phase": trainer.phase, "text": text})
+        alive = trainer.what_was_alive() if exhausted else {}
+        channel.send({"kind": "failed", "status": status, "phase": trainer.phase, "text": text, **alive})
 
 
 if __name__ == "__main__":

@@ -1,0 +1,233 @@
+"""The recorder, inside a trial's child: every allocation of the recorded phases, by layer, category and address.
+
+One session of TensorFlow's profiler runs from before the build to after the recorded step, so that nothing is missed.
+Each op in the trace is looked up by its name in the very graph that was run; variables are found by the addresses of
+their storage. Private names: Keras' `Variable._initialize` (see models/abstract.py).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from memviz.estimation.attribution import Owner, layers_of, owner_by_name, owners, scopes_noted, variable_owners
+from memviz.estimation.graph import step_graph
+from memviz.measurement import trace
+from memviz.measurement.device import Device
+from memviz.measurement.trace import Block, Event
+from memviz.models.training import batch_specs, loss_name
+from memviz.profile import INPUT, OPTIMIZER, PHASES, UNATTRIBUTED, Allocation, Category, MemoryProfile
+from memviz.setup import TrainingSetup
+
+_NOT_COUNTED = (
+    "CUDA context, libraries and their workspaces, and what other processes hold on the card.",
+    "Host memory: the data pipeline, Python, TensorFlow itself.",
+)
+BATCH, _PHASE = "batch", "phase/"  # names of marks; any other is a variable's number
+
+
+class Recorder:
+    """Records from when it is made until `stop`. folder: for TensorFlow's files; the parent removes it."""
+
+    def __init__(self, device: Device, folder: str, setup: TrainingSetup) -> None:
+        self.recording = True
+        self._device, self._folder, self._setup = device, folder, setup
+        self._made: list[weakref.ref[Any]] = []  # every Keras variable, in the order of making
+        self._paths: list[str] = []
+        self._storage: dict[str, dict[int, int]] = {}  # phase -> variable's number -> address, after it
+        self._peaks: dict[str, int] = {}
+        self._model: Any = None
+        self._concrete: Any = None
+        self._scopes: Mapping[str, str] = {}
+        self._note_variables()
+        trace.start_trace(folder)
+
+    def _note_variables(self) -> None:
+        from keras.src.backend.tensorflow.core import Variable
+
+        original = Variable._initialize
+
+        def initialize(variable: Any, value: Any) -> None:
+            self._made.append(weakref.ref(variable))
+            self._paths.append(variable.path)
+            with trace.mark(str(len(self._made) - 1)):
+                original(variable, value)
+
+        Variable._initialize = initialize
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """What happens inside belongs to the phase."""
+        if not self.recording:
+            yield
+            return
+        with trace.mark(_PHASE + name):
+            yield
+        self._peaks[name] = self._device.memory()[1]
+        self._storage[name] = self._addresses()
+
+    @contextmanager
+    def traced(self, model: Any, step: Any) -> Iterator[None]:
+        """The first call of the step function happens inside: which layer makes which op is noted."""
+        self._model = model
+        with scopes_noted(model) as self._scopes:
+            try:
+                yield
+            finally:
+                if step.experimental_get_tracing_count():
+                    self._concrete = step.get_concrete_function(batch_specs(model, self._setup.batch_size))
+
+    def stop(self) -> None:
+        """End the recording and read what was recorded. Raises ValueError where it is not complete."""
+        self.recording = False
+        self._events, marks = trace.stop_trace(self._folder, self._allocator)
+        self._blocks = trace.follow(self._events, self._device.overhead_bytes)
+        self._phases = {m.name.removeprefix(_PHASE): m for m in marks if m.name.startswith(_PHASE)}
+        self._marks = [m for m in marks if not m.name.startswith(_PHASE)]
+
+    def profiles(self) -> list[MemoryProfile]:
+        """The phases that were completed, but for those that warm up; after `stop`."""
+        self._attribute()
+        done = [name for name in self._phases if name in self._peaks and name in PHASES]
+        return [self._profile(name, self._allocations(name), self._peaks[name]) for name in done]
+
+    def at_failure(self) -> tuple[MemoryProfile, int]:
+        """What was alive when a request could not be served, and the bytes of the largest free chunk.
+
+        After `stop`. Raises ValueError where the allocator's dump and the trace do not fit.
+        """
+        dump = trace.read_dump(self._folder, self._allocator)
+        failed_after = trace.number_at(self._events, dump)
+        name = list(self._phases)[-1]
+        self._storage.setdefault(name, self._addresses())
+        self._attribute()
+        alive = [a for a in self._allocations(name, failed_after + 1) if a.end is None]
+        return self._profile(name if name in PHASES else "steady_step", alive, None), dump.largest_free_bytes
+
+    @property
+    def _allocator(self) -> str:
+        return "bfc_cpu_allocator_for_gpu" if self._device.name == "CPU:0" else "GPU_0_bfc"
+
+    def _profile(self, phase: str, allocations: list[Allocation], peak_bytes: int | None) -> MemoryProfile:
+        model, described, layers = self._model, self._setup.describe(), ()
+        if model is not None:
+            described["loss"] = loss_name(model)
+            layers = tuple(layer.name for layer in layers_of(model))
+        return MemoryProfile(phase, "measured", tuple(allocations), layers, described, _NOT_COUNTED, peak_bytes)
+
+    def _numbers(self, name: str) -> tuple[int, int]:
+        """The numbers of a phase's first event, and of the first one after it."""
+        phase, times = self._phases[name], [event.time for event in self._events]
+        return bisect_left(times, phase.start), bisect_right(times, phase.end)
+
+    def _allocations(self, name: str, before: int | None = None) -> list[Allocation]:
+        """A phase's allocations, those from before it included; only what had happened before an event's number."""
+        low, high = self._numbers(name)
+        high, began = high if before is None else before, self._phases[name].start
+        found = []
+        for block in self._blocks:
+            ends = [start for start, _ in block.owners[1:]] + [block.end]
+            for (start, owner), end in zip(block.owners, ends, strict=True):
+                if start < high and (end is None or (end >= low and end > start)):
+                    found.append(self._record(block.event, owner, start, end, low, high, began))
+        return found
+
+    def _record(
+        self, event: Event, owner: Owner, start: int, end: int | None, low: int, high: int, began: int
+    ) -> Allocation:
+        over = end is not None and end < high
+        return Allocation(
+            event.charged_bytes, event.requested_bytes,
+            start=max(0, start - low + 1),
+            end=end - low + 1 if over and end is not None else None,
+            layer=owner.layer, category=owner.category, op=event.op, shape=event.shape, dtype=event.dtype,
+            address=event.address - self._lowest if event.address else None,
+            start_seconds=(self._events[start].time - began) / 1e12 if start >= low else None,
+            end_seconds=(self._events[end].time - began) / 1e12 if over and end is not None else None,
+        )  # fmt: skip
+
+    def _attribute(self) -> None:
+        """Whose each block is: by its mark or its op while it is made, and as a variable's storage from then on."""
+        self._lowest = min(event.address for event in self._events)
+        self._of_op = self._owners_of_ops()
+        variables = self._variable_owners()
+        for block in self._blocks:
+            block.owners = [(block.start, self._maker(block.event, variables))]
+        holders: dict[int, Block] = {}
+        for name, storage in self._storage.items():
+            high = self._numbers(name)[1]
+            alive = {b.event.address: b for b in self._blocks if b.start < high and (b.end is None or b.end >= high)}
+            for number, address in storage.items():
+                if address in alive and alive[address] not in holders.values():
+                    _hand_over(alive[address], holders.get(number), variables[number])
+                    holders[number] = alive[address]
+
+    def _owners_of_ops(self) -> Mapping[str, Owner]:
+        """Of the nodes of the graph that was run, by their names."""
+        if self._concrete is None:
+            return {}
+        graph = step_graph(self._concrete)
+        rows = variable_owners(self._model, [])
+        row = {id(v.value.handle): rows[id(v)].layer for v in self._alive().values() if id(v) in rows}
+        by_argument = {argument: row.get(id(handle), OPTIMIZER) for argument, handle in graph.resources.items()}
+        found = owners(graph, self._scopes, by_argument)
+        return {node.name: owner for node, owner in zip(graph.nodes, found, strict=True)}
+
+    def _maker(self, event: Event, variables: Mapping[int, Owner]) -> Owner:
+        """Whose an allocation is when it is made."""
+        at = bisect_right(self._marks, event.time, key=lambda mark: mark.start) - 1
+        mark = self._marks[at].name if at >= 0 and event.time <= self._marks[at].end else ""
+        if mark == BATCH:
+            return Owner(INPUT, Category.INPUT)
+        if mark:
+            return Owner(variables[int(mark)].layer, Category.TEMPORARY)
+        if not event.op or not self._scopes:
+            return Owner(UNATTRIBUTED, Category.TEMPORARY)
+        owner = self._of_op.get(event.op) or owner_by_name(event.op, self._scopes)
+        return Owner(owner.layer, Category.TEMPORARY) if event.temporary else owner
+
+    def _alive(self) -> dict[int, Any]:
+        found = {number: reference() for number, reference in enumerate(self._made)}
+        return {number: variable for number, variable in found.items() if variable is not None}
+
+    def _variable_owners(self) -> dict[int, Owner]:
+        """By number; of a model that was never finished, the first part of a variable's path names the layer."""
+        found = {number: Owner(path.partition("/")[0], Category.PARAMETER) for number, path in enumerate(self._paths)}
+        alive = self._alive()
+        known = {} if self._model is None else variable_owners(self._model, list(alive.values()))
+        return found | {number: known[id(v)] for number, v in alive.items() if id(v) in known}
+
+    def _addresses(self) -> dict[int, int]:
+        """Where each variable's storage is."""
+        found = {number: _address(variable) for number, variable in self._alive().items()}
+        return {number: address for number, address in found.items() if address}
+
+
+def _hand_over(block: Block, before: Block | None, owner: Owner) -> None:
+    """A block has become a variable's storage, in place of another; when, follows from what the assignment does:
+    it makes the block itself, as a copy, or takes over a value and lets go of the storage before.
+    """
+    if before is None or before.end is None or before.end <= block.start or "Assign" in block.event.op:
+        block.owners = [(block.start, owner)]
+        if before is not None:
+            before.owners.append((block.start, Owner(owner.layer, Category.TEMPORARY)))
+    else:
+        block.owners.append((before.end, owner))
+
+
+def _address(variable: Any) -> int | None:
+    """The address of a Keras variable's storage, through DLPack's pointer (the first field of a DLTensor)."""
+    import tensorflow as tf
+
+    value = variable.value
+    try:
+        capsule = tf.experimental.dlpack.to_dlpack(tf.raw_ops.ReadVariableOp(resource=value.handle, dtype=value.dtype))
+    except (tf.errors.OpError, AttributeError, BufferError):  # no storage yet, or a dtype that DLPack does not know
+        return None
+    pointer = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer.restype, pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
+    return ctypes.c_void_p.from_address(pointer(capsule, b"dltensor")).value
