@@ -18,7 +18,7 @@ from memviz.estimation.attribution import Owner, layers_of, owner_by_name, owner
 from memviz.estimation.graph import step_graph
 from memviz.measurement import trace
 from memviz.measurement.device import Device
-from memviz.measurement.trace import Block, Event
+from memviz.measurement.trace import Block, Dump, Event
 from memviz.models.training import batch_specs, loss_name
 from memviz.profile import INPUT, OPTIMIZER, PHASES, UNATTRIBUTED, Allocation, Category, MemoryProfile
 from memviz.setup import TrainingSetup
@@ -95,10 +95,10 @@ class Recorder:
         done = [name for name in self._phases if name in self._peaks and name in PHASES]
         return [self._profile(name, self._allocations(name), self._peaks[name]) for name in done]
 
-    def at_failure(self) -> tuple[MemoryProfile, int]:
-        """What was alive when a request could not be served, and the bytes of the largest free chunk.
+    def at_failure(self) -> tuple[MemoryProfile, Dump]:
+        """What was alive when a request could not be served, and the allocator's own word on it; after `stop`.
 
-        After `stop`. Raises ValueError where the allocator's dump and the trace do not fit.
+        Raises ValueError where the allocator's dump and the trace do not fit.
         """
         dump = trace.read_dump(self._folder, self._allocator)
         failed_after = trace.number_at(self._events, dump)
@@ -106,7 +106,7 @@ class Recorder:
         self._storage.setdefault(name, self._addresses())
         self._attribute()
         alive = [a for a in self._allocations(name, failed_after + 1) if a.end is None]
-        return self._profile(name if name in PHASES else "steady_step", alive, None), dump.largest_free_bytes
+        return self._profile(name if name in PHASES else "steady_step", alive, None), dump
 
     @property
     def _allocator(self) -> str:
@@ -223,8 +223,8 @@ def _address(variable: Any) -> int | None:
     """The address of a Keras variable's storage, through DLPack's pointer (the first field of a DLTensor)."""
     import tensorflow as tf
 
-    value = variable.value
     try:
+        value = variable.value
         capsule = tf.experimental.dlpack.to_dlpack(tf.raw_ops.ReadVariableOp(resource=value.handle, dtype=value.dtype))
     except (tf.errors.OpError, AttributeError, BufferError):  # no storage yet, or a dtype that DLPack does not know
         return None

@@ -174,11 +174,12 @@ def follow(events: Sequence[Event], overhead_bytes: int) -> list[Block]:
 class Dump:
     """The allocator's memory when it last could not serve a request. chunks: address -> charged bytes of those in use.
 
-    in_use_bytes: their sum. largest_free_bytes: of the chunks that are free.
+    in_use_bytes: their sum. free_bytes: of all chunks that are free; largest_free_bytes: of the largest one.
     """
 
     chunks: dict[int, int]
     in_use_bytes: int
+    free_bytes: int
     largest_free_bytes: int
 
 
@@ -202,7 +203,7 @@ def read_dump(folder: str, allocator: str) -> Dump:
         raise ValueError(f"The allocator {allocator} wrote no dump of its memory.")
     in_use = {chunk.address: chunk.size for chunk in dump.chunk if chunk.in_use}
     free = [chunk.size for chunk in dump.chunk if not chunk.in_use]
-    return Dump(in_use, sum(in_use.values()), max(free, default=0))
+    return Dump(in_use, sum(in_use.values()), sum(free), max(free, default=0))
 
 
 def number_at(events: Sequence[Event], dump: Dump) -> int:

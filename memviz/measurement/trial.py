@@ -300,11 +300,7 @@ class RunningTrial:
             failure, alive = parse_failure(text, phase, self._request["limit_bytes"]), None
             if "at_failure" in recorded:
                 alive = profile_from_dict(recorded["at_failure"])
-                free = None if failure.limit_bytes is None else failure.limit_bytes - alive.peak_bytes
-                failure = dataclasses.replace(
-                    failure, in_use_bytes=alive.peak_bytes, free_bytes=free,
-                    largest_free_bytes=recorded["largest_free_bytes"],
-                )  # fmt: skip
+                failure = dataclasses.replace(failure, in_use_bytes=alive.peak_bytes, **recorded["free"])
             error = " ".join([failure_sentences(failure), recorded.get("note", "")]).strip()
             return {"status": status, "error": error, "failure": failure, "at_failure": alive}
         if status == "host_out_of_memory":

@@ -71,10 +71,12 @@ class _Trainer:
         if not recorder.recording:
             raise ValueError(f"the recording ends with step {RECORDED_STEP}.")
         recorder.stop()
-        alive, largest = recorder.at_failure()
+        alive, dump = recorder.at_failure()
+        ungrown = max(0, (self._request["limit_bytes"] or 0) - dump.in_use_bytes - dump.free_bytes)
+        free = {"free_bytes": dump.free_bytes + ungrown, "largest_free_bytes": dump.largest_free_bytes}
         for profile in recorder.profiles():
             self._send({"kind": "profile", "profile": profile_to_dict(profile)})
-        return {"at_failure": profile_to_dict(alive), "largest_free_bytes": largest}
+        return {"at_failure": profile_to_dict(alive), "free": free}
 
     def _recorded(self, name: str) -> AbstractContextManager[Any]:
         return self._recorder.phase(name) if self._recorder else nullcontext()
