@@ -17,6 +17,7 @@ from memviz.estimation.graph import Node, StepGraph
 from memviz.profile import INPUT, LOSS, METRICS, OPTIMIZER, UNATTRIBUTED, Category
 
 _GRADIENT = "gradient_tape/"
+_LOOPS = ("While", "StatelessWhile")
 _SCOPES: ContextVar[dict[str, str] | None] = ContextVar("memviz_scopes", default=None)
 
 
@@ -83,7 +84,7 @@ def owners(graph: StepGraph, scopes: Mapping[str, str], variable_rows: Mapping[i
     """The owner of each node's outputs. variable_rows: argument number of a resource -> the row of its variable."""
     found: list[Owner] = []
     is_update = [_place(node.name, scopes) == OPTIMIZER for node in graph.nodes]
-    gradients = _weight_gradients(graph.nodes, is_update)
+    gradients = {source for source, _ in _weight_gradients(graph.nodes, is_update)}
     for index, node in enumerate(graph.nodes):
         if index in graph.arguments:
             row = variable_rows.get(graph.arguments[index], INPUT)
@@ -130,17 +131,36 @@ def _inherited(node: Node, found: Sequence[Owner]) -> str:
     return next((row for row in rows if row not in (INPUT, UNATTRIBUTED)), METRICS if not rows else UNATTRIBUTED)
 
 
-def _weight_gradients(nodes: Sequence[Node], is_update: Sequence[bool]) -> set[int]:
-    """Nodes of the backward pass whose outputs the optimizer reads, directly or through an alias."""
-    found: set[int] = set()
-    for index, node in enumerate(nodes):
-        if not is_update[index]:
+def _weight_gradients(nodes: Sequence[Node], is_update: Sequence[bool]) -> set[tuple[int, int]]:
+    """Outputs (node, slot) of the backward pass that the optimizer reads, directly or through an alias."""
+    read = {source for node, update in zip(nodes, is_update, strict=True) if update for source in node.inputs}
+    found = {(source, slot) for source, slot in (_origin(nodes, *r) for r in read) if _is_gradient(nodes[source].name)}
+    # A loop adds up what it was given at first.
+    return found | {_origin(nodes, *nodes[at].inputs[slot]) for at, slot in found if nodes[at].op in _LOOPS}
+
+
+def _origin(nodes: Sequence[Node], source: int, slot: int) -> tuple[int, int]:
+    while nodes[source].op in kernels.ALIASES:
+        source, slot = nodes[source].inputs[0]
+    return source, slot
+
+
+def gradients_in_loops(graph: StepGraph, scopes: Mapping[str, str]) -> dict[str, Owner]:
+    """The ops in the bodies of loops that add up the gradient of a weight, as ``loop/body/op``."""
+    is_update = [_place(node.name, scopes) == OPTIMIZER for node in graph.nodes]
+    found: dict[str, Owner] = {}
+    for index, slot in _weight_gradients(graph.nodes, is_update):
+        loop = graph.nodes[index]
+        if loop.op not in _LOOPS:
             continue
-        for source, _ in node.inputs:
-            while nodes[source].op in kernels.ALIASES:
-                source = nodes[source].inputs[0][0]
-            if _is_gradient(nodes[source].name):
-                found.add(source)
+        body = graph.functions[loop.attributes["body"].func.name]
+        ops = {node.name: node for node in body.node_def}
+        last = body.ret[body.signature.output_arg[slot].name].partition(":")[0]
+        while last in ops and ops[last].op in kernels.ALIASES:
+            last = ops[last].input[0].partition(":")[0]
+        terms = [name.partition(":")[0] for name in ops[last].input] if last in ops else []
+        owner = Owner(_place(loop.name, scopes) or UNATTRIBUTED, Category.GRADIENT)
+        found |= {f"{loop.name}/body/{name}": owner for name in (last, *terms) if name in ops}
     return found
 
 

@@ -11,7 +11,7 @@ from memviz.estimation import executor
 from memviz.estimation.allocator import BfcAllocator, OutOfMemoryError
 from memviz.estimation.attribution import Owner, layers_of, owners, scopes_noted, variable_owners
 from memviz.estimation.graph import step_graph
-from memviz.estimation.initializers import copies_while_made, is_modelled
+from memviz.estimation.initializers import is_modelled, recipe
 from memviz.estimation.replay import Line, Training, Weight, run, script, survives
 from memviz.estimation.result import Estimate
 from memviz.models.abstract import abstract_weights, initializer_of
@@ -154,7 +154,7 @@ def _trace(model: Any, specs: Any) -> Any:
 def _weight(variable: Any, owner: Owner) -> Weight:
     shape, dtype = tuple(variable.shape), str(variable.dtype)
     nbytes = math.prod(shape) * dtype_bytes(dtype)
-    return Weight(owner, nbytes, shape, dtype, variable.path, copies_while_made(initializer_of(variable)))
+    return Weight(owner, nbytes, shape, dtype, variable.path, recipe(initializer_of(variable)))
 
 
 def _fed(spec: Any) -> tuple[int, tuple[int, ...], str]:

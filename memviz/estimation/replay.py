@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -11,7 +12,12 @@ from memviz.estimation.allocator import BfcAllocator, OutOfMemoryError
 from memviz.estimation.attribution import Owner
 from memviz.estimation.executor import Do, Tape
 from memviz.estimation.graph import StepGraph
+from memviz.estimation.initializers import WEIGHT
+from memviz.estimation.kernels import NOT_ON_DEVICE
 from memviz.profile import INPUT, Allocation, Category
+from memviz.units import tensor_bytes
+
+_HANDLE_BYTES = 200  # recorded: what VarHandleOp takes for the handle itself, on the CPU
 
 
 class Say(IntEnum):
@@ -44,14 +50,14 @@ class Line(NamedTuple):
 
 @dataclass(frozen=True)
 class Weight:
-    """One variable: its storage, whose it is, and how many copies exist while its initializer runs."""
+    """One variable: its storage, whose it is, and what its initializer does (initializers.recipe)."""
 
     owner: Owner
     nbytes: int
     shape: tuple[int, ...]
     dtype: str
     path: str
-    copies: int
+    recipe: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -73,7 +79,7 @@ def script(training: Training, tape: Tape, steps: int) -> list[Line]:
     for step in range(steps):
         lines.append(Line(Say.PHASE, "steady_step" if step else "first_step"))
         if step == 0:
-            lines += _made(training.slots, len(training.weights))
+            lines += [*_made(training.slots, len(training.weights)), *_constants(training)]
         batch = [Line(Say.ALLOCATE, ("batch", n), fed[0], _fed(*fed)) for n, fed in enumerate(training.batch)]
         lines += [*batch, *_executed(training, tape), *(Line(Say.RELEASE, line.key) for line in batch)]
     return lines
@@ -143,13 +149,29 @@ def _all(done: list[Allocation], held: dict[Hashable, _Held]) -> tuple[Allocatio
 
 
 def _made(weights: Sequence[Weight], first: int) -> Iterator[Line]:
-    """Variables are created one after the other, with their initializers' copies."""
+    """Variables are created one after the other, with what their initializers hold meanwhile."""
     for number, w in enumerate(weights, start=first):
         scratch = Purpose(Owner(w.owner.layer, Category.TEMPORARY), f"{w.path}/initializer", w.shape, w.dtype)
-        copies = [Line(Say.ALLOCATE, ("initializer", copy), w.nbytes, scratch) for copy in range(w.copies - 1)]
-        yield from copies
-        yield Line(Say.ALLOCATE, ("variable", number), w.nbytes, Purpose(w.owner, w.path, w.shape, w.dtype))
-        yield from (Line(Say.RELEASE, line.key) for line in reversed(copies))
+        for step in w.recipe:
+            name, _, nbytes = step.partition(" ")
+            if name == WEIGHT:
+                yield Line(Say.ALLOCATE, ("variable", number), w.nbytes, Purpose(w.owner, w.path, w.shape, w.dtype))
+            elif name.startswith("-"):
+                yield Line(Say.RELEASE, ("initializer", name[1:]))
+            else:
+                yield Line(Say.ALLOCATE, ("initializer", name), int(nbytes or w.nbytes), scratch)
+        handle = scratch._replace(op=f"{w.path}/handle", shape=(), dtype="resource")
+        yield Line(Say.ALLOCATE, ("handle", number), _HANDLE_BYTES, handle)
+
+
+def _constants(training: Training) -> Iterator[Line]:
+    """Each constant of the graph is made with its kernel, before the first run, and stays."""
+    for index, node in enumerate(training.graph.nodes):
+        (out,) = node.outputs if node.op == "Const" else (None,)
+        if out is None or out.shape is None or out.dtype in NOT_ON_DEVICE or not math.prod(out.shape):
+            continue
+        purpose = Purpose(Owner(training.owners[index].layer, Category.TEMPORARY), node.name, out.shape, out.dtype)
+        yield Line(Say.ALLOCATE, ("constant", index), tensor_bytes(out.shape, out.dtype), purpose)
 
 
 def _fed(nbytes: int, shape: tuple[int, ...], dtype: str) -> Purpose:
