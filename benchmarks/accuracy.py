@@ -1,0 +1,124 @@
+"""Estimates against real training on the reference device, row by row, beside the rules of thumb people use.
+
+Every row is estimated, then really trained in a child process (five steps, jit off). Rows are kept in
+benchmarks/results/accuracy.json and only missing ones are run: interrupt and go on at will. ``--fresh`` starts anew,
+``--only NAME`` runs some rows. Errors are signed, in percent of what was measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import time
+from pathlib import Path
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import psutil
+from zoo import ROWS, Row
+
+import memviz
+from memviz.estimation.service import shared_service
+from memviz.models.network import Network
+from memviz.setup import TrainingSetup
+from memviz.units import GIB, format_bytes
+
+RESULTS = Path(__file__).parent / "results" / "accuracy.json"
+PHASES = ("build", "first_step", "steady_step")
+BUDGET = 14 * GIB
+
+
+def measured_row(row: Row) -> dict[str, object]:
+    """Estimate and measurement of one row, as plain data."""
+    options = {"batch_size": row.batch_size, "optimizer": row.optimizer, "jit_compile": False}
+    setup = TrainingSetup(**options, device="reference", budget_bytes=BUDGET)
+    began = time.perf_counter()
+    estimate = shared_service().estimate(Network.of(row.network), setup)
+    seconds = time.perf_counter() - began
+    trial = memviz.measure(row.network, **options, device="reference", budget=BUDGET)
+    at_peak = estimate.profile.by_category()
+    return {
+        "status": trial.status,
+        "error": trial.error,
+        "seconds": seconds,
+        "required": estimate.required_bytes,
+        "estimated": {phase: estimate.phases[phase].peak_bytes for phase in PHASES},
+        "ranges": estimate.peak_ranges,
+        "measured": {phase: trial.phases[phase].peak_bytes for phase in trial.phases},
+        "steps": [step.peak_bytes for step in trial.steps],
+        "parameters": int(at_peak["parameter"]),
+    }
+
+
+def load(fresh: bool) -> dict[str, dict]:
+    return json.loads(RESULTS.read_text()) if RESULTS.exists() and not fresh else {}
+
+
+def error_percent(result: dict, phase: str) -> float:
+    return 100 * (result["estimated"][phase] / result["measured"][phase] - 1)
+
+
+def print_table(results: dict[str, dict]) -> None:
+    print(f"{'':44}{'measured':>12}{'estimated':>12}{'build':>9}{'first':>9}{'steady':>9}{'range':>16}{'time':>8}")
+    for row in ROWS:
+        result = results.get(row.key)
+        if result is None or result["status"] != "completed":
+            print(f"{row.key:44}{'not measured' if result is None else result['status']:>12}")
+            continue
+        steady = result["measured"]["steady_step"]
+        low, high = (100 * (end / steady - 1) for end in result["ranges"]["steady_step"])
+        errors = "".join(f"{error_percent(result, phase):+8.2f}%" for phase in PHASES)
+        mark = "*" if row.validation else " "
+        print(
+            f"{mark + row.key:44}{format_bytes(steady):>12}{format_bytes(result['estimated']['steady_step']):>12}"
+            f"{errors}{low:+8.1f}{high:+7.1f}%{result['seconds']:7.2f}s"
+        )
+
+
+def print_summary(results: dict[str, dict]) -> None:
+    for title, chosen in (("all rows", ROWS), ("validation rows (*)", [row for row in ROWS if row.validation])):
+        done = [results[row.key] for row in chosen if results.get(row.key, {}).get("status") == "completed"]
+        if not done:
+            continue
+        print(f"\n{title}: {len(done)} of {len(chosen)}")
+        for phase in PHASES:
+            errors = sorted(abs(error_percent(result, phase)) for result in done)
+            ninth = errors[int(0.9 * (len(errors) - 1))]
+            print(
+                f"  {phase:12} absolute error: median {statistics.median(errors):.2f} %, "
+                f"90th percentile {ninth:.2f} %, worst {errors[-1]:.2f} %"
+            )
+        right = sum(largest(r["estimated"]) == largest(r["measured"]) for r in done)
+        print(f"  phase with the largest peak named rightly: {right} of {len(done)}")
+        times_four = [abs(100 * (4 * r["parameters"] / r["measured"]["steady_step"] - 1)) for r in done]
+        print(f"  the rule 'weights x 4': median error {statistics.median(times_four):.0f} %")
+
+
+def largest(peaks: dict[str, int]) -> str:
+    return max(peaks, key=peaks.__getitem__)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--fresh", action="store_true", help="forget earlier rows")
+    parser.add_argument("--only", default="", help="rows whose name contains this")
+    arguments = parser.parse_args()
+    results = load(arguments.fresh)
+    RESULTS.parent.mkdir(exist_ok=True)
+    for row in ROWS:
+        if arguments.only not in row.key or row.key in results:
+            continue
+        if psutil.virtual_memory().available < BUDGET + 2 * GIB:
+            print(f"skipped {row.key}: it may need {format_bytes(BUDGET)}, which this machine does not have free")
+            continue
+        results[row.key] = measured_row(row)
+        RESULTS.write_text(json.dumps(results, indent=1))
+        print(f"done: {row.key}", flush=True)
+    print_table(results)
+    print_summary(results)
+
+
+if __name__ == "__main__":
+    main()
