@@ -145,15 +145,18 @@ def _origin(nodes: Sequence[Node], source: int, slot: int) -> tuple[int, int]:
     return source, slot
 
 
-def gradients_in_loops(graph: StepGraph, scopes: Mapping[str, str]) -> dict[str, Owner]:
+def gradients_in_loops(graph: StepGraph, concrete: Any, scopes: Mapping[str, str]) -> dict[str, Owner]:
     """The ops in the bodies of loops that add up the gradient of a weight, as ``loop/body/op``."""
+    if not any(node.op in _LOOPS for node in graph.nodes):
+        return {}
+    functions = {function.signature.name: function for function in concrete.graph.as_graph_def().library.function}
     is_update = [_place(node.name, scopes) == OPTIMIZER for node in graph.nodes]
     found: dict[str, Owner] = {}
     for index, slot in _weight_gradients(graph.nodes, is_update):
         loop = graph.nodes[index]
         if loop.op not in _LOOPS:
             continue
-        body = graph.functions[loop.attributes["body"].func.name]
+        body = functions[loop.attributes["body"].func.name]
         ops = {node.name: node for node in body.node_def}
         last = body.ret[body.signature.output_arg[slot].name].partition(":")[0]
         while last in ops and ops[last].op in kernels.ALIASES:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 _CPU = "/job:localhost/replica:0/task:0/device:CPU:0"
@@ -39,13 +39,12 @@ class Node:
 @dataclass(frozen=True)
 class StepGraph:
     """The graph of one step. arguments: node index of each argument -> its number; resources: argument number -> the
-    captured resource (a tensor whose `_id` is the variable's handle). functions: the FunctionDefs of loops and branches.
+    captured resource (a tensor whose `_id` is the variable's handle).
     """
 
     nodes: tuple[Node, ...]
     arguments: Mapping[int, int]
     resources: Mapping[int, Any]
-    functions: Mapping[str, Any] = field(default_factory=dict)
 
 
 def step_graph(concrete: Any) -> StepGraph:
@@ -58,7 +57,6 @@ def step_graph(concrete: Any) -> StepGraph:
         nodes=nodes,
         arguments={index: names[node.name] for index, node in enumerate(nodes) if node.name in names},
         resources={i: captured[id(inner)] for i, inner in enumerate(concrete.graph.inputs) if id(inner) in captured},
-        functions={function.signature.name: function for function in graph_def.library.function},
     )
 
 

@@ -8,13 +8,22 @@ their storage. Private names: Keras' `Variable._initialize` (see models/abstract
 from __future__ import annotations
 
 import ctypes
+import re
 import weakref
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from memviz.estimation.attribution import Owner, layers_of, owner_by_name, owners, scopes_noted, variable_owners
+from memviz.estimation.attribution import (
+    Owner,
+    gradients_in_loops,
+    layers_of,
+    owner_by_name,
+    owners,
+    scopes_noted,
+    variable_owners,
+)
 from memviz.estimation.graph import step_graph
 from memviz.measurement import trace
 from memviz.measurement.device import Device
@@ -37,7 +46,7 @@ class Recorder:
         self.recording = True
         self._device, self._folder, self._setup = device, folder, setup
         self._made: list[weakref.ref[Any]] = []  # every Keras variable, in the order of making
-        self._paths: list[str] = []
+        self._makers: list[Owner] = []  # whose each is, as far as that is known while it is made
         self._storage: dict[str, dict[int, int]] = {}  # phase -> variable's number -> address, after it
         self._peaks: dict[str, int] = {}
         self._model: Any = None
@@ -53,7 +62,7 @@ class Recorder:
 
         def initialize(variable: Any, value: Any) -> None:
             self._made.append(weakref.ref(variable))
-            self._paths.append(variable.path)
+            self._makers.append(_calling(variable))
             with trace.mark(str(len(self._made) - 1)):
                 original(variable, value)
 
@@ -175,7 +184,8 @@ class Recorder:
         row = {id(v.value.handle): rows[id(v)].layer for v in self._alive().values() if id(v) in rows}
         by_argument = {argument: row.get(id(handle), OPTIMIZER) for argument, handle in graph.resources.items()}
         found = owners(graph, self._scopes, by_argument)
-        return {node.name: owner for node, owner in zip(graph.nodes, found, strict=True)}
+        by_name = {node.name: owner for node, owner in zip(graph.nodes, found, strict=True)}
+        return by_name | gradients_in_loops(graph, self._concrete, self._scopes)
 
     def _maker(self, event: Event, variables: Mapping[int, Owner]) -> Owner:
         """Whose an allocation is when it is made."""
@@ -187,7 +197,8 @@ class Recorder:
             return Owner(variables[int(mark)].layer, Category.TEMPORARY)
         if not event.op or not self._scopes:
             return Owner(UNATTRIBUTED, Category.TEMPORARY)
-        owner = self._of_op.get(event.op) or owner_by_name(event.op, self._scopes)
+        # TensorFlow numbers the bodies of loops when it puts them into the graph.
+        owner = self._of_op.get(re.sub(r"/body/_\d+/", "/body/", event.op)) or owner_by_name(event.op, self._scopes)
         return Owner(owner.layer, Category.TEMPORARY) if event.temporary else owner
 
     def _alive(self) -> dict[int, Any]:
@@ -195,8 +206,8 @@ class Recorder:
         return {number: variable for number, variable in found.items() if variable is not None}
 
     def _variable_owners(self) -> dict[int, Owner]:
-        """By number; of a model that was never finished, the first part of a variable's path names the layer."""
-        found = {number: Owner(path.partition("/")[0], Category.PARAMETER) for number, path in enumerate(self._paths)}
+        """By number; those of a model that was never finished as they were known while they were made."""
+        found = dict(enumerate(self._makers))
         alive = self._alive()
         known = {} if self._model is None else variable_owners(self._model, list(alive.values()))
         return found | {number: known[id(v)] for number, v in alive.items() if id(v) in known}
@@ -205,6 +216,17 @@ class Recorder:
         """Where each variable's storage is."""
         found = {number: _address(variable) for number, variable in self._alive().items()}
         return {number: address for number, address in found.items() if address}
+
+
+def _calling(variable: Any) -> Owner:
+    """The outermost layer that is being built, whose variable this is."""
+    import keras
+    from keras.src.backend.common.global_state import get_global_attribute
+
+    callers = [scope.caller for scope in get_global_attribute("name_scope_stack") or []]
+    layers = [c for c in callers if isinstance(c, keras.Layer) and not isinstance(c, keras.Model)]
+    category = Category.PARAMETER if variable.trainable else Category.BUFFER
+    return Owner(layers[0].name, category) if layers else Owner(OPTIMIZER, Category.OPTIMIZER_STATE)
 
 
 def _hand_over(block: Block, before: Block | None, owner: Owner) -> None:
