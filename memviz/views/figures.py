@@ -6,8 +6,9 @@ The only file that builds plotly figures. Every function returns the same set of
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import plotly.graph_objects as go
@@ -31,49 +32,59 @@ STYLES: dict[Category, tuple[str, str, str]] = {  # colour, bar pattern, marker 
     Category.TEMPORARY: ("#CC79A7", "x", "x"),
     Category.ALLOCATOR_SLACK: ("#999999", "", "cross"),
 }
-INK, GRID, BUDGET, ESTIMATE, IN_USE, LOSS = "#1f2328", "#e6e8eb", "#B22222", "#D55E00", "#0072B2", "#6f42c1"
-IN_USE_FILL = "rgba(0,114,178,0.18)"
-FONT = {"family": "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif", "size": 13, "color": INK}
+INK, QUIET, GRID, BUDGET, ESTIMATE, IN_USE = "#1f2328", "#57606a", "#e6e8eb", "#B22222", "#D55E00", "#0072B2"
 WIDTH, ROW_HEIGHT, TRIAL_HEIGHT = 700, 29, 340
-NO_BUTTONS = ["zoom", "pan", "select", "lasso", "zoomIn", "zoomOut", "autoScale", "resetScale"]
+_AXIS = {"gridcolor": GRID, "zeroline": False, "fixedrange": True}
+LOOK = {  # the plotly template of every figure
+    "layout": {
+        "font": {"family": "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif", "size": 13, "color": INK},
+        "dragmode": False,
+        "hoverlabel": {"bgcolor": "white", "font": {"color": INK}, "align": "left"},
+        "modebar": {"remove": ["zoom", "pan", "select", "lasso", "zoomIn", "zoomOut", "autoScale", "resetScale"]},
+        "title": {"x": 0, "xref": "container", "y": 1, "yref": "container", "yanchor": "top", "font": {"size": 15},
+                  "pad": {"l": 12, "t": 18}},
+        "legend": {"orientation": "h", "x": 0, "y": 0, "yref": "container", "yanchor": "bottom", "font": {"size": 12},
+                   "traceorder": "normal", "itemclick": False, "itemdoubleclick": False},
+        "xaxis": _AXIS,
+        "yaxis": _AXIS,
+        "annotationdefaults": {"showarrow": False, "font": {"size": 12, "color": QUIET}},
+    }
+}  # fmt: skip
 
 
-def layer_figure(
-    profile: MemoryProfile | None, *, log: bool = False, units: UnitSystem = "binary", width: int = WIDTH
-) -> go.Figure:
+def layer_figure(profile: MemoryProfile | None, *, log: bool = False, units: UnitSystem = "binary") -> go.Figure:
     """Bytes at the peak per layer, by category: stacked bars, or on a log axis one mark per category.
 
     The bars' numbers are those of `MemoryProfile.by_layer`, in bytes. A log axis has no zero, so neither a bar's
     length nor a stack means anything on it: there, marks at the bytes themselves. None: the empty figure.
     """
     table: dict[str, dict[str, int]] = {} if profile is None else profile.by_layer().T.to_dict()  # type: ignore[assignment]
-    layers = list(table)
-    hover = {} if profile is None else _hover_texts(profile, units)
-    present = [c for c in Category if any(row[c] for row in table.values())]
+    hover = {} if profile is None else _hover_texts(profile, table, units)
     totals = [sum(row.values()) for row in table.values()]
-    traces: list[dict[str, Any]] = []
+    longest = max(totals, default=0) or 1
+    traces = []
     for category in Category:
-        shown = category in present
+        sizes = [row[category] for row in table.values()]
         common = {
-            "name": category_text(category), "legendgroup": str(category),
-            "hovertext": [hover.get((layer, category), "") for layer in layers],
-            "hovertemplate": "%{hovertext}<extra></extra>",
+            "name": category_text(category), "orientation": "h", "y": list(range(len(sizes))),
+            "hovertext": [hover.get((layer, category), "") for layer in table], "hoverinfo": "text",
         }  # fmt: skip
-        sizes = [table[layer][category] for layer in layers]
-        lane = (present.index(category) + 0.5) / len(present) - 0.5 if shown else 0.0
-        traces.append(common | _bar(category, sizes, max(totals, default=0), units, show=shown and not log))
-        traces.append(common | _marks(category, sizes, lane, show=shown and log))
-    traces.append(_total_labels(totals, units, show=not log))
+        traces.append(common | _bar(category, sizes, longest, units) | _shown(any(sizes) and not log))
+        traces.append(common | _marks(category, sizes) | _shown(any(sizes) and log))
+    traces.append(_total_labels(totals, units) | {"visible": not log})
     cells = [size for row in table.values() for size in row.values() if size]
-    axis = _log_axis(cells, units) if log else _linear_axis(max(totals, default=0) or 1, 1.27, units)
-    return go.Figure({"data": traces, "layout": _layer_layout(profile, layers, axis, log, units, width)})
+    axis = _log_axis(cells, units) if log else _linear_axis(longest, 1.27, units)
+    return go.Figure({"data": traces, "layout": _layer_layout(list(table), axis) | _layer_title(profile, log, units)})
 
 
-def _bar(category: Category, sizes: list[int], longest: int, units: UnitSystem, show: bool) -> dict[str, Any]:
+def _shown(shown: bool) -> dict[str, bool]:
+    return {"visible": shown, "showlegend": shown}
+
+
+def _bar(category: Category, sizes: list[int], longest: int, units: UnitSystem) -> dict[str, Any]:
     color, pattern, _ = STYLES[category]
     return {
-        "type": "bar", "orientation": "h", "x": sizes, "y": list(range(len(sizes))), "width": 0.74,
-        "visible": show, "showlegend": show,
+        "type": "bar", "x": sizes, "width": 0.74,
         "text": [format_bytes(size, units) if size > 0.11 * longest else "" for size in sizes],
         "textposition": "inside", "insidetextanchor": "middle", "textangle": 0, "textfont": {"size": 12},
         "marker": {
@@ -84,69 +95,58 @@ def _bar(category: Category, sizes: list[int], longest: int, units: UnitSystem, 
     }  # fmt: skip
 
 
-def _marks(category: Category, sizes: list[int], lane: float, show: bool) -> dict[str, Any]:
+def _marks(category: Category, sizes: list[int]) -> dict[str, Any]:
     color, _, symbol = STYLES[category]
-    return {
-        "type": "scatter", "mode": "markers", "x": [size or None for size in sizes],
-        "y": [row + 0.7 * lane for row in range(len(sizes))], "visible": show, "showlegend": show,
-        "marker": {"color": color, "symbol": symbol, "size": 9, "line": {"color": INK, "width": 0.6}},
-    }  # fmt: skip
+    marker = {"color": color, "symbol": symbol, "size": 9, "line": {"color": INK, "width": 0.6}}
+    return {"type": "scatter", "mode": "markers", "x": [size or None for size in sizes], "marker": marker}
 
 
-def _total_labels(totals: list[int], units: UnitSystem, show: bool) -> dict[str, Any]:
-    whole = sum(totals) or 1
+def _total_labels(totals: list[int], units: UnitSystem) -> dict[str, Any]:
+    whole = sum(totals)
     texts = [f" {format_bytes(t, units)}" + (f"  ({percent_text(t / whole)})" if t else "") for t in totals]
     return {
         "type": "scatter", "name": "total", "mode": "text", "x": totals, "y": list(range(len(totals))), "text": texts,
-        "textposition": "middle right", "textfont": {"size": 12, "color": INK}, "cliponaxis": False,
-        "hoverinfo": "skip", "visible": show, "showlegend": False,
+        "textposition": "middle right", "textfont": {"size": 12}, "cliponaxis": False, "hoverinfo": "skip",
+        "showlegend": False,
     }  # fmt: skip
 
 
-def _layer_layout(
-    profile: MemoryProfile | None, layers: list[str], axis: dict[str, Any], log: bool, units: UnitSystem, width: int
-) -> dict[str, Any]:
+def _layer_title(profile: MemoryProfile | None, log: bool, units: UnitSystem) -> dict[str, Any]:
+    if profile is None:
+        return _title("Memory at the peak, by layer", "the estimate of each layer's memory appears here")
+    phase, peak = PHASE_TEXT[profile.phase].capitalize(), format_bytes(profile.peak_bytes, units)
+    note = "a bar's length is the bytes a layer holds at the peak, stacked by what they are held for"
+    if log:
+        note = "log scale: one mark per category at its bytes; marks do not stack, and zero is not shown"
+    return _title(f"{phase}: {peak} at the peak, by layer ({profile.source})", note)
+
+
+def _layer_layout(layers: list[str], axis: dict[str, Any]) -> dict[str, Any]:
     labels = [_shortened(layer) for layer in layers]
-    height = 132 + ROW_HEIGHT * max(len(layers), 5)
-    left = 24 + 7 * max([len(label) for label in labels] + [6])
-    return _frame(width, height, -34 / (height - 134)) | {
-        "title": _title(_layer_title(profile, units)),
+    return _frame(132 + ROW_HEIGHT * max(len(layers), 5)) | {
         "barmode": "stack",
-        "margin": {"l": left, "r": 12, "t": 58, "b": 76},
-        "xaxis": axis | {"visible": profile is not None},
+        "scattermode": "group",  # the marks of a layer lie beside each other
+        "scattergap": 0.3,
+        "margin": {"l": 24 + 7 * max(map(len, labels), default=0), "r": 12, "t": 58, "b": 76},
+        "xaxis": axis | {"visible": bool(layers)},
         "yaxis": {
             "range": [len(layers) - 0.4, -0.6], "tickvals": list(range(len(layers))), "ticktext": labels,
-            "showgrid": log, "gridcolor": GRID, "zeroline": False, "fixedrange": True, "visible": profile is not None,
+            "showgrid": axis["type"] == "log", "visible": bool(layers),
         },
-        "annotations": [
-            _below_title(_LOG_NOTE if log else _LINEAR_NOTE, left),
-            _centre_note("The estimate of each layer's memory appears here.", show=profile is None),
-        ],
     }  # fmt: skip
 
 
-_LINEAR_NOTE = "a bar's length is the bytes a layer holds at the peak, stacked by what they are held for"
-_LOG_NOTE = "log scale: one mark per category at its bytes; marks do not stack, and zero is not shown"
-
-
-def _layer_title(profile: MemoryProfile | None, units: UnitSystem) -> str:
-    if profile is None:
-        return "Memory at the peak, by layer"
-    phase = PHASE_TEXT[profile.phase].capitalize()
-    return f"{phase}: {format_bytes(profile.peak_bytes, units)} at the peak, by layer ({profile.source})"
-
-
-def _hover_texts(profile: MemoryProfile, units: UnitSystem) -> dict[tuple[str, str], str]:
+def _hover_texts(
+    profile: MemoryProfile, table: Mapping[str, Mapping[str, int]], units: UnitSystem
+) -> dict[tuple[str, str], str]:
     """Text per (layer, category): bytes, and the largest blocks as shape times element size."""
     blocks: dict[tuple[str, str], list[Allocation]] = {}
     for a in profile.at_peak():  # largest first
         blocks.setdefault((a.layer, a.category), []).append(a)
-        if a.nbytes > a.requested_nbytes:
-            blocks.setdefault((a.layer, Category.ALLOCATOR_SLACK), [])
-    by_layer = profile.by_layer().stack().to_dict()
+        blocks.setdefault((a.layer, Category.ALLOCATOR_SLACK), [])
     texts = {}
     for (layer, category), held in blocks.items():
-        size = by_layer[layer, category]
+        size = table[layer][category]
         head = f"<b>{layer}</b>: {category_text(category)}<br>{format_bytes(size, units)} ({size:,} B)"
         more = [f"and {len(held) - 3} more"] if len(held) > 3 else []
         texts[layer, category] = "<br>".join([head, *(block_text(a) for a in held[:3]), *more])
@@ -168,7 +168,7 @@ def block_text(block: Allocation) -> str:
 
 def trial_figure(
     events: Sequence[TrialEvent] = (), *, estimated: Mapping[str, int] | None = None, budget_bytes: int | None = None,
-    units: UnitSystem = "binary", title: str = "", ended: str = "", width: int = WIDTH,
+    units: UnitSystem = "binary", title: str = "", ended: str = "",
 ) -> go.Figure:  # fmt: skip
     """Memory over a trial's seconds beside the estimate and the budget, and the loss of its steps below.
 
@@ -178,62 +178,55 @@ def trial_figure(
     estimated = estimated or {}
     told = [e for e in events if e.phase != "import"]
     zero = told[0].seconds if told else 0.0
-    samples = [(e.seconds - zero, e.bytes_in_use, e.peak_bytes) for e in told if e.kind in ("sample", "step")]
-    losses = [(e.seconds - zero, e.step.loss) for e in told if e.step is not None]
-    spans = _phase_spans(told, zero) if told else _phases_to_come(estimated)
+    samples = [e for e in told if e.kind in ("sample", "step")]
+    at = [e.seconds - zero for e in samples]
+    steps = [e for e in told if e.step is not None]
+    spans = _phase_spans(told, zero) if told else [(phase, i, i + 1) for i, phase in enumerate(estimated)]
     levels = _levels(spans, estimated)
-    last = spans[-1][2] if spans else 1.0
-    at, in_use, peak = (list(column) for column in zip(*samples, strict=True)) if samples else ([], [], [])
-    highest = _highest([*peak, *estimated.values()], budget_bytes)
+    last = spans[-1][2] if spans else 1
+    highest = _highest([*(e.peak_bytes for e in samples), *estimated.values()], budget_bytes)
     traces = [
-        _line("in use", at, in_use, IN_USE) | {"fill": "tozeroy", "fillcolor": IN_USE_FILL},
-        _line("peak of the phase", at, peak, INK, width=1.5, dash="dot"),
-        _line("estimated peak", [x for x, _ in levels], [y for _, y in levels], ESTIMATE, width=3, dash="dash"),
-        _line("budget", [0, last], [budget_bytes] * 2, BUDGET, width=2.5),
-        _line("loss", [x for x, _ in losses], [y for _, y in losses], LOSS) | _IN_LOSS_PANEL,
-    ]
-    layout = _trial_layout(title, highest, last, units, width, bool(told)) | {
-        "shapes": _phase_bands(spans),
-        "annotations": [
-            *_phase_names(spans, last),
-            _level_label("budget", budget_bytes, highest, BUDGET, "left", units),
-            _level_label("estimate", levels[-1][1] if levels else None, highest, ESTIMATE, "right", units),
-            _ending(samples, ended),
-            _centre_note(_STARTING if events else _TO_COME, show=not told) | {"y": 0.52, "bgcolor": "white"},
-        ],
-    }
+        _line("in use", at, [e.bytes_in_use for e in samples], units, IN_USE) | _FILLED,
+        _line("peak of the phase", at, [e.peak_bytes for e in samples], units, INK, width=1.5, dash="dot"),
+        _line("estimated peak", *levels, units, ESTIMATE, width=3, dash="dash"),
+        _line("budget", [0, last], [budget_bytes] * 2, units, BUDGET, width=2.5),
+        {"type": "scatter", "mode": "lines+markers", "name": "loss", "x": [e.seconds - zero for e in steps],
+         "y": [e.step.loss for e in steps if e.step], "xaxis": "x2", "yaxis": "y2", "line": {"color": "#6f42c1"},
+         "hovertemplate": "%{y:.4g} (mean so far)"},
+    ]  # fmt: skip
+    estimate = levels[1][-1] if levels[1] else None
+    layout = _trial_layout(highest, last, units, bool(told)) | _title(title or "Estimate, and the measured trial")
+    layout["shapes"] = [_phase_band(number, *span, last) for number, span in enumerate(spans)]
+    layout["annotations"] = [
+        _level_label("budget", budget_bytes, highest, BUDGET, "left", units),
+        _level_label("estimate", estimate, highest, ESTIMATE, "right", units),
+        _ending(at[-1], samples[-1].bytes_in_use, ended) if samples else {"visible": False},
+        {"text": _LOSS_NOTE, "xref": "paper", "yref": "y2 domain", "x": 0, "y": 1, "yanchor": "bottom"},
+        {"text": _STARTING if events else _TO_COME, "xref": "paper", "yref": "paper", "x": 0.5, "y": 0.52,
+         "visible": not told, "font": {"size": 14}, "bgcolor": "white"},
+    ]  # fmt: skip
     return go.Figure({"data": traces, "layout": layout})
 
 
-_IN_LOSS_PANEL = {"mode": "lines+markers", "xaxis": "x2", "yaxis": "y2"}
+_FILLED = {"fill": "tozeroy", "fillcolor": "rgba(0,114,178,0.18)"}
+_LOSS_NOTE = "loss: Keras' mean of the steps so far, as fit prints it"
 _STARTING = "TensorFlow is starting in the child process."
 _TO_COME = "Run trial draws memory and loss of real training steps here, as they happen."
 
 
 def _phase_spans(events: Sequence[TrialEvent], zero: float) -> list[tuple[str, float, float]]:
     """(phase, from, to) in seconds after ``zero``, in order."""
-    starts: list[tuple[str, float]] = []
-    for event in events:
-        if not starts or starts[-1][0] != event.phase:
-            starts.append((event.phase, event.seconds - zero))
-    ends = [start for _, start in starts[1:]] + [max(events[-1].seconds - zero, 0.1)]
-    return [(phase, start, end) for (phase, start), end in zip(starts, ends, strict=True)]
+    firsts = [next(group) for _, group in itertools.groupby(events, key=lambda event: event.phase)]
+    ends = [*(first.seconds for first in firsts[1:]), max(events[-1].seconds, zero + 0.1)]
+    return [(first.phase, first.seconds - zero, end - zero) for first, end in zip(firsts, ends, strict=True)]
 
 
-def _phases_to_come(estimated: Mapping[str, int]) -> list[tuple[str, float, float]]:
-    return [(phase, i / len(estimated), (i + 1) / len(estimated)) for i, phase in enumerate(estimated)]
-
-
-def _levels(
-    spans: Iterable[tuple[str, float, float]], estimated: Mapping[str, int]
-) -> list[tuple[float | None, int | None]]:
-    """The estimate's level over each phase's span, as one line with a gap (None) between phases."""
-    points: list[tuple[float | None, int | None]] = []
-    for phase, start, end in spans:
-        if phase in estimated:
-            points += [(None, None)] if points else []
-            points += [(start, estimated[phase]), (end, estimated[phase])]
-    return points
+def _levels(spans: Sequence[tuple[str, float, float]], estimated: Mapping[str, int]) -> tuple[list, list]:
+    """The estimate's level over each phase's span, x and y of one line with a gap (None) between phases."""
+    known = [span for span in spans if span[0] in estimated]
+    x = [position for _, start, end in known for position in (start, end, None)]
+    y = [level for phase, _, _ in known for level in (estimated[phase], estimated[phase], None)]
+    return x[:-1], y[:-1]
 
 
 def _highest(levels: list[int], budget_bytes: int | None) -> int:
@@ -242,46 +235,39 @@ def _highest(levels: list[int], budget_bytes: int | None) -> int:
     return max(top, budget_bytes) if budget_bytes is not None and (budget_bytes < 3 * top or not top) else top or 1
 
 
-def _line(name: str, x: list, y: list, color: str, *, width: float = 2, dash: str = "solid") -> dict[str, Any]:
-    line = {"color": color, "width": width, "dash": dash}
-    return {"type": "scatter", "mode": "lines", "name": name, "x": x, "y": y, "line": line}
-
-
-def _trial_layout(
-    title: str, highest: int, last: float, units: UnitSystem, width: int, running: bool
+def _line(
+    name: str, x: list, y: list, units: UnitSystem, color: str, *, width: float = 2, dash: str = "solid"
 ) -> dict[str, Any]:
+    """Bytes over seconds."""
+    return {
+        "type": "scatter", "mode": "lines", "name": name, "x": x, "y": y,
+        "line": {"color": color, "width": width, "dash": dash},
+        "hovertext": [format_bytes(size or 0, units) for size in y], "hovertemplate": "%{hovertext}",
+    }  # fmt: skip
+
+
+def _trial_layout(highest: int, last: float, units: UnitSystem, running: bool) -> dict[str, Any]:
     """Two panels over one time axis: memory above, loss below."""
-    time = {"range": [0, last], "showgrid": False, "zeroline": False, "fixedrange": True}
-    return _frame(width, TRIAL_HEIGHT, -0.17) | {
-        "title": _title(title or "Estimate, and the measured trial"),
+    time = {"range": [0, last], "showgrid": False, "ticksuffix": " s", "hoverformat": ".1f"}
+    return _frame(TRIAL_HEIGHT) | {
         "margin": {"l": 78, "r": 24, "t": 60, "b": 64},
         "hovermode": "x unified" if running else False,
         "xaxis": time | {"anchor": "y", "matches": "x2", "showticklabels": False},
         "yaxis": _linear_axis(highest, 1.2, units, ticks=4) | {"anchor": "x", "domain": [0.335, 1]},
-        "xaxis2": time | {"anchor": "y2", "ticksuffix": " s", "ticklabelstandoff": 5, "showticklabels": running},
-        "yaxis2": {
-            "anchor": "x2", "domain": [0, 0.235], "title": {"text": "loss", "font": {"size": 12}}, "gridcolor": GRID,
-            "rangemode": "tozero", "nticks": 3, "fixedrange": True, "zeroline": False, "showticklabels": running,
-        },
+        "xaxis2": time | {"anchor": "y2", "ticklabelstandoff": 5, "showticklabels": running},
+        "yaxis2": {"anchor": "x2", "domain": [0, 0.235], "rangemode": "tozero", "nticks": 3, "showticklabels": running},
+    }
+
+
+def _phase_band(number: int, phase: str, start: float, end: float, last: float) -> dict[str, Any]:
+    """A band behind both panels with the phase's name above it; one too narrow for its name goes without."""
+    name = PHASE_TEXT.get(phase, phase) if end - start > 0.09 * last else ""
+    return {
+        "type": "rect", "xref": "x", "yref": "paper", "x0": start, "x1": end, "y0": 0, "y1": 1, "layer": "below",
+        "line": {"width": 0}, "fillcolor": "#f6f7f9" if number % 2 else "#eceff2",
+        "label": {"text": name, "textposition": "top center", "yanchor": "bottom", "padding": 0,
+                  "font": {"size": 12, "color": QUIET}},
     }  # fmt: skip
-
-
-def _phase_bands(spans: list[tuple[str, float, float]]) -> list[dict[str, Any]]:
-    return [
-        {"type": "rect", "xref": "x", "yref": "paper", "x0": start, "x1": end, "y0": 0, "y1": 1, "layer": "below",
-         "line": {"width": 0}, "fillcolor": "#f6f7f9" if i % 2 else "#eceff2"}
-        for i, (_, start, end) in enumerate(spans)
-    ]  # fmt: skip
-
-
-def _phase_names(spans: list[tuple[str, float, float]], last: float) -> list[dict[str, Any]]:
-    """Names above the bands; one too narrow for its name goes without."""
-    return [
-        {"xref": "x", "yref": "paper", "x": (start + end) / 2, "y": 1, "yanchor": "bottom", "showarrow": False,
-         "text": PHASE_TEXT.get(phase, phase), "font": {"size": 12, "color": "#57606a"}}
-        for phase, start, end in spans
-        if end - start > 0.09 * last
-    ]  # fmt: skip
 
 
 def _level_label(
@@ -291,50 +277,29 @@ def _level_label(
     above = level is not None and level > highest
     return {
         "xref": "x domain", "yref": "y domain" if above else "y", "x": 0.005 if side == "left" else 0.995,
-        "xanchor": side, "y": 1 if above else level or 0, "yanchor": "top" if above else "bottom", "showarrow": False,
-        "font": {"size": 12, "color": color}, "bgcolor": "rgba(255,255,255,0.75)", "visible": level is not None,
+        "xanchor": side, "y": 1 if above else level or 0, "yanchor": "top" if above else "bottom",
+        "font": {"color": color}, "bgcolor": "rgba(255,255,255,0.75)", "visible": level is not None,
         "text": f"{name} {format_bytes(level or 0, units)}" + (" \N{UPWARDS ARROW} above this axis" if above else ""),
     }  # fmt: skip
 
 
-def _ending(samples: Sequence[tuple[float, int, int]], text: str) -> dict[str, Any]:
-    x, y = samples[-1][:2] if samples else (0.0, 0)
+def _ending(x: float, y: int, text: str) -> dict[str, Any]:
     return {
-        "xref": "x", "yref": "y", "x": x, "y": y, "text": f"<b>{text}</b>", "visible": bool(text and samples),
-        "showarrow": True, "arrowhead": 2, "ax": -24, "ay": 30, "xanchor": "right", "bgcolor": "white",
-        "bordercolor": BUDGET, "borderpad": 3, "font": {"size": 12, "color": BUDGET},
+        "x": x, "y": y, "text": f"<b>{text}</b>", "visible": bool(text), "font": {"color": BUDGET}, "xanchor": "right",
+        "showarrow": True, "arrowhead": 2, "ax": -24, "ay": 30, "bgcolor": "white", "bordercolor": BUDGET,
+        "borderpad": 3,
     }  # fmt: skip
 
 
-def _frame(width: int, height: int, legend_y: float) -> dict[str, Any]:
-    """What every figure shares. Width and height are always given: resizing by itself is broken (plotly#5208)."""
-    return {
-        "width": width, "height": height, "font": FONT, "template": "none", "paper_bgcolor": "white",
-        "plot_bgcolor": "white", "dragmode": False,
-        "hoverlabel": {"bgcolor": "white", "font": {"color": INK}, "align": "left"}, "modebar": {"remove": NO_BUTTONS},
-        "legend": {"orientation": "h", "x": 0, "xanchor": "left", "y": legend_y, "yanchor": "top", "font": {"size": 12},
-                   "traceorder": "normal", "itemclick": False, "itemdoubleclick": False},
-    }  # fmt: skip
+def _frame(height: int) -> dict[str, Any]:
+    """What every layout begins with. The size is always given: resizing by itself is broken (plotly#5208)."""
+    return {"template": LOOK, "width": WIDTH, "height": height}
 
 
-def _title(text: str) -> dict[str, Any]:
-    return {
-        "text": f"<b>{text}</b>", "x": 0, "xref": "container", "xanchor": "left", "y": 1, "yref": "container",
-        "yanchor": "top", "pad": {"l": 12, "t": 10}, "font": {"size": 15},
-    }  # fmt: skip
-
-
-def _below_title(text: str, left_margin: int) -> dict[str, Any]:
-    """A sentence below the title; plotly's own subtitle moves into the title on an update."""
-    return {
-        "text": text, "xref": "paper", "yref": "paper", "x": 0, "y": 1, "xanchor": "left", "yanchor": "bottom",
-        "xshift": 12 - left_margin, "yshift": 4, "showarrow": False, "font": {"size": 12, "color": "#57606a"},
-    }  # fmt: skip
-
-
-def _centre_note(text: str, *, show: bool) -> dict[str, Any]:
-    return {"text": text, "xref": "paper", "yref": "paper", "x": 0.5, "y": 0.5, "showarrow": False, "visible": show,
-            "font": {"size": 14, "color": "#57606a"}}  # fmt: skip
+def _title(text: str, note: str = "") -> dict[str, Any]:
+    """A title, and a quiet sentence below it; plotly's own subtitle moves into the title on an update."""
+    note = f"<br><span style='font-size:12px;color:{QUIET}'>{note}</span>" if note else ""
+    return {"title": {"text": f"<b>{text}</b>{note}"}}
 
 
 def _linear_axis(highest: int, room: float, units: UnitSystem, ticks: int = 6) -> dict[str, Any]:
@@ -346,8 +311,7 @@ def _linear_axis(highest: int, room: float, units: UnitSystem, ticks: int = 6) -
     steps = [i * step for i in range(int(highest * room / factor / step) + 1)]
     return {
         "type": "linear", "range": [0, highest * room], "tickvals": [round(s * factor) for s in steps],
-        "ticktext": [f"{s:,g} {label}" if s else "0" for s in steps], "gridcolor": GRID, "zeroline": False,
-        "fixedrange": True,
+        "ticktext": [f"{s:,g} {label}" if s else "0" for s in steps],
     }  # fmt: skip
 
 
@@ -357,8 +321,8 @@ def _log_axis(sizes: list[int], units: UnitSystem) -> dict[str, Any]:
     low, high = min(sizes, default=1), max(sizes, default=base)
     values = [base**power for power in range(6)]
     return {
-        "type": "log", "range": [math.log10(low) - 0.4, math.log10(high) + 0.5], "tickvals": values, "zeroline": False,
-        "ticktext": [format_bytes(v, units, 0) for v in values], "gridcolor": GRID, "fixedrange": True,
+        "type": "log", "range": [math.log10(low) - 0.4, math.log10(high) + 0.5], "tickvals": values,
+        "ticktext": [format_bytes(v, units, 0) for v in values],
     }  # fmt: skip
 
 

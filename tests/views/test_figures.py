@@ -35,7 +35,7 @@ def test_marks_on_the_log_axis_are_the_same_numbers_without_zeros():
     table = profile.by_layer()
     assert marks(figure) == {category_text(c): [n or None for n in table[c].tolist()] for c in table}
     assert figure.layout.xaxis.type == "log"
-    assert "do not stack" in figure.layout.annotations[0].text
+    assert "do not stack" in figure.layout.title.text
     assert not any(trace.visible for trace in figure.data if trace.type == "bar")
 
 
