@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-
 from memviz.setup import REFERENCE
 
 
@@ -18,13 +16,13 @@ def gpu_count() -> int:
     """The GPUs that the NVIDIA driver knows; 0 where there is no driver."""
     import pynvml
 
-    with contextlib.suppress(pynvml.NVMLError):
+    try:
         pynvml.nvmlInit()
-        try:
-            return pynvml.nvmlDeviceGetCount()
-        finally:
-            pynvml.nvmlShutdown()
-    return 0
+    except pynvml.NVMLError:
+        return 0
+    count = pynvml.nvmlDeviceGetCount()
+    pynvml.nvmlShutdown()
+    return count
 
 
 def default_device() -> str:
@@ -36,7 +34,8 @@ def chosen_device(device: str | None) -> str:
     """The device that a setup's ``device`` means; ValueError for a GPU that is not there."""
     if device is None:
         return default_device()
-    if device != REFERENCE and int(device.partition(":")[2]) >= gpu_count():
-        here = ", ".join(f"'GPU:{n}'" for n in range(gpu_count())) or "none"
+    gpus = [f"GPU:{number}" for number in range(gpu_count())]
+    if device not in (REFERENCE, *gpus):
+        here = ", ".join(map(repr, gpus)) or "none"
         raise ValueError(f"device={device!r} is not in this machine, whose GPUs are: {here}. Use device='reference'.")
     return device

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import threading
-from typing import Any
 
 from memviz.child.process import ChildEndedError, ChildProcess
 from memviz.estimation.result import Estimate
@@ -12,7 +11,7 @@ from memviz.interchange import estimate_from_dict, setup_to_message
 from memviz.models.network import Network
 from memviz.setup import TrainingSetup
 
-_ERRORS = {"ValueError": ValueError, "TypeError": TypeError, "MemoryError": MemoryError}
+_ERRORS = {error.__name__: error for error in (ValueError, TypeError, MemoryError)}
 
 
 class EstimationService:
@@ -33,21 +32,27 @@ class EstimationService:
         """The estimate of a network under a setup; waits for it.
 
         Raises what the estimate itself raises for a network or setup that is not possible (ValueError, TypeError), and
-        RuntimeError where this very request ended the child, or `close` did; the next call starts another.
+        RuntimeError where the child ended meanwhile, or `close` was called; the next call starts another.
         """
-        message = {"network": Network.of(network).to_message(), "setup": setup_to_message(setup)}
+        message = {"network": network.to_message(), "setup": setup_to_message(setup)}
         with self._asking:
-            may_have_died_before = self._child is not None
-            while True:
-                child = self.start()
-                try:
-                    return self._ask(child, message)
-                except ChildEndedError as error:
-                    closed = self._child is not child
-                    self.close()
-                    if closed or not may_have_died_before:
-                        raise RuntimeError(str(error)) from None
-                    may_have_died_before = False
+            idle = self._child
+            if idle is not None and idle.ended:
+                self.close()
+            child = self.start()
+            try:
+                child.send(message)
+                answer = child.receive()
+            except BaseException as error:  # also Ctrl-C: the answer would be taken for the next one's
+                code = child.kill()
+                if not isinstance(error, ChildEndedError):
+                    raise
+                end = child.output_tail[-2000:]
+                raise RuntimeError(f"The estimating process ended with code {code}.\n{end}".strip()) from None
+        if "error" in answer:
+            name, text = answer["error"], answer["text"]
+            raise _ERRORS[name](text) if name in _ERRORS else RuntimeError(f"{name}: {text}")
+        return estimate_from_dict(answer["estimate"])
 
     def close(self) -> None:
         """End the child; an estimate under way raises RuntimeError. A later call starts another child."""
@@ -55,20 +60,6 @@ class EstimationService:
             child, self._child = self._child, None
         if child is not None:
             child.kill()
-
-    def _ask(self, child: ChildProcess, message: dict[str, Any]) -> Estimate:
-        try:
-            child.send(message)
-            answer = child.receive()
-        except ChildEndedError:
-            code, end = child.kill(), child.stderr_tail.strip()[-2000:]
-            raise ChildEndedError(f"The estimating process ended with code {code}.\n{end}".strip()) from None
-        except BaseException:  # Ctrl-C: its answer would be taken for the next one's
-            self.close()
-            raise
-        if "error" in answer:
-            raise _ERRORS.get(answer["error"], RuntimeError)(answer["text"])
-        return estimate_from_dict(answer["estimate"])
 
 
 _shared = EstimationService()

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from memviz.child.machine import available_bytes, chosen_device
-from memviz.child.process import ChildEndedError, ChildError, ChildProcess
+from memviz.child.process import ChildEndedError, ChildProcess
 from memviz.interchange import profile_from_dict, setup_to_message
 from memviz.measurement.failure import PHASE_WORDS, Failure, failure_sentences, parse_failure
 from memviz.models.network import Network
@@ -229,9 +229,8 @@ class RunningTrial:
             self._child.send(self._request | {"folder": files and files.name})
             while not outcome:
                 outcome = self._handle(self._child.receive(self._seconds_left()))
-        except ChildError as error:
-            code = self._child.kill()
-            outcome = self._ended_by_itself(code) if isinstance(error, ChildEndedError) else self._crashed(str(error))
+        except ChildEndedError:
+            outcome = self._ended_by_itself(self._child.kill())
         except TimeoutError:
             outcome = {"status": "timed_out", "error": self._timeout_sentence()}
         except BaseException as error:  # raised by on_event: not lost, but raised again by wait
@@ -321,9 +320,8 @@ class RunningTrial:
         return self._crashed(f"the child process ended with {how}.")
 
     def _crashed(self, text: str) -> dict[str, Any]:
-        self._child.kill()
-        tail = self._child.stderr_tail.strip()[-2000:]
-        end = f"\nThe end of its stderr:\n{tail}" if tail else ""
+        tail = self._child.output_tail[-2000:]
+        end = f"\nThe end of what it wrote:\n{tail}" if tail else ""
         return {"status": "crashed", "error": f"The trial failed in {PHASE_WORDS[self._phase]}: {text}{end}"}
 
     def _result(self, **outcome: Any) -> Trial:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from memviz.child.channel import Channel
+from memviz.child.process import Channel
 from memviz.interchange import profile_to_dict, setup_from_message
 from memviz.measurement.device import Device, environment, open_device
 from memviz.measurement.recorder import BATCH, Recorder

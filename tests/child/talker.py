@@ -7,7 +7,7 @@ import threading
 import time
 from pathlib import Path
 
-from memviz.child.channel import Channel
+from memviz.child.process import Channel
 
 
 def main() -> None:
@@ -28,12 +28,12 @@ def main() -> None:
                     }
                 )
             case "chatter":
-                sys.stdout.write("o" * order["size"] + "end of stdout")
-                sys.stderr.write("e" * order["size"] + "end of stderr")
-                sys.stdout.flush()
+                sys.stderr.write("e" * order["size"])
+                print("o" * order["size"] + "end of stdout", flush=True)
+                sys.stderr.write("e" * 100 + "end of stderr")
                 channel.send({"done": True})
             case "garbage":
-                os.write(channel._out, b"Traceback: no JSON\n")
+                channel._connection.send_bytes(b"Traceback: no JSON")
             case "exit":
                 os._exit(order["code"])
             case "abort":

@@ -76,6 +76,7 @@ def test_a_child_that_died_is_started_anew(service):
     service.start()
     dead = service._child.pid
     os.kill(dead, signal.SIGKILL)
+    assert gone(dead)
     assert service.estimate(DIGITS, SETUP).peak_bytes > 0
     assert service._child.pid != dead
 
