@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+from memviz.units import UnitSystem, unit_for
+
 PHASE_TEXT = {
     "import": "start", "build": "build", "first_step": "first step", "steady_step": "steady step",
     "evaluate": "evaluate", "predict": "predict",
@@ -23,6 +25,16 @@ def percent_text(share: float) -> str:
 
 
 def error_text(error: float) -> str:
-    """A signed share as text: ``+1.3 %``; above zero the estimate is too high."""
+    """A signed share as text: ``+1.3 %``; above zero the estimate is too high. Empty for NaN."""
+    if math.isnan(error):
+        return ""
     percent = round(error * 100, 1)
     return f"{percent:+,.1f} %".replace("-", "\N{MINUS SIGN}") if percent else "\N{PLUS-MINUS SIGN}0.0 %"
+
+
+def range_text(lowest: int, highest: int, units: UnitSystem) -> str:
+    """Where an estimated peak lies: ``102.00 to 125.00 MiB, by TensorFlow's start order``; empty if within 2 %."""
+    if highest - lowest <= 0.02 * highest:
+        return ""
+    factor, unit = unit_for(highest, units)
+    return f"{lowest / factor:,.2f} to {highest / factor:,.2f} {unit}, by TensorFlow's start order"

@@ -3,6 +3,7 @@ from profiles import bird_audio
 
 from memviz.models import presets
 from memviz.profile import Phase
+from memviz.units import MIB
 from memviz.views.tables import CATEGORIES, layer_table, layer_table_html, phase_table, phase_table_html
 
 
@@ -35,6 +36,17 @@ def test_the_error_is_signed_and_only_where_both_are_known():
     assert "+10.0 %" in text
     assert "\N{MINUS SIGN}10.0 %" in text
     assert "not measured" in text
+
+
+def test_a_wide_range_of_an_estimated_peak_is_said_and_a_narrow_one_is_not():
+    estimated = {p: Phase(p, 110 * MIB) for p in ("build", "steady_step")}
+    table = phase_table(estimated, {}, {"build": (110 * MIB, 111 * MIB), "steady_step": (102 * MIB, 125 * MIB)})
+    assert table["highest"].tolist() == [111 * MIB, 125 * MIB]
+    text = phase_table_html(table)
+    assert "102.00 to 125.00 MiB, by TensorFlow" in text
+    assert "111" not in text
+    assert "range" not in phase_table_html(phase_table(estimated, {}))
+    assert "phase" in phase_table_html(phase_table({}, {}))
 
 
 def test_html_names_what_holds_nothing_and_escapes():
