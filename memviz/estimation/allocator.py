@@ -46,7 +46,9 @@ class BfcAllocator:
         self._free: dict[int, _Chunk] = {}  # by address
         self._used: dict[int, _Chunk] = {}
         self._regions: dict[int, tuple[int, _Chunk]] = {}  # number -> (size, a chunk in it)
-        self._next_base = 0
+        # Each region lies below the one before, as the operating system gives them out: of chunks of equal size the
+        # one with the lowest address is taken (seen in recordings, which this order repeats address by address).
+        self._base = 2 * limit_bytes if regions is None else sum(regions) + ALIGNMENT * (len(regions) - 1)
         self._growth = _FIRST_GROWTH
         self._grows = regions is None
         for size in regions or ():
@@ -122,9 +124,9 @@ class BfcAllocator:
 
     def _add_region(self, size: int) -> None:
         number = len(self._regions)
-        chunk = _Chunk(self._next_base, size, number)
+        chunk = _Chunk(self._base - size, size, number)
         self._regions[number] = (size, chunk)
-        self._next_base += size + ALIGNMENT  # regions never touch
+        self._base -= size + ALIGNMENT  # regions never touch
         self._remember(chunk)
 
     def _extend(self, size: int) -> bool:

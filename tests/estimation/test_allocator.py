@@ -1,5 +1,10 @@
 import contextlib
 import itertools
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -84,3 +89,27 @@ def test_free_regions_are_given_back_before_giving_up():
     for address in small:
         allocator.release(address)
     assert allocator.allocate(7 << 20)[1] == 8 << 20  # the whole limit: its rest is too small to be split off
+
+
+@pytest.mark.parametrize("growth", [False, True], ids=["one_region", "growth"])
+@pytest.mark.parametrize("network", ["digits", "normed"])
+def test_every_chunk_is_the_one_that_tensorflow_takes(network, growth):
+    """All requests and releases of a real build and four steps: the charged bytes of each, and the addresses."""
+    limit = 1 << 28
+    child = Path(__file__).with_name("allocating.py")
+    asked = subprocess.run(
+        [sys.executable, child, json.dumps({"network": network, "limit": limit, "growth": growth})],
+        capture_output=True, check=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )  # fmt: skip
+    told = json.loads(asked.stdout)
+    assert len(told["events"]) > 2000
+    allocator = BfcAllocator(limit, None if growth else (2 << 20, limit - told["guard"]))
+    ours, distances = {}, set()
+    for allocates, address, requested, charged in told["events"]:
+        if allocates:
+            ours[address], taken = allocator.allocate(requested)
+            assert taken == charged
+            distances.add(address - ours[address])
+        else:
+            allocator.release(ours.pop(address))
+    assert len(distances) == len(allocator._regions)  # apart from where each region lies, every address
