@@ -5,73 +5,52 @@ Allocations go as columns, so that 10,000 of them are quick to write and to read
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import fields
 from typing import Any
 
 from memviz.estimation.result import Estimate
+from memviz.models.network import serialized
+from memviz.models.training import make_loss
 from memviz.profile import Allocation, Category, MemoryProfile, Phase
 from memviz.setup import TrainingSetup
 
 VERSION = 1
 PROFILE, ESTIMATE = "memviz-profile", "memviz-estimate"
-_COLUMNS = tuple(f.name for f in fields(Allocation))
 
 
 def profile_to_dict(profile: MemoryProfile) -> dict[str, Any]:
     """A profile as plain data; `profile_from_dict` gives back an equal one."""
-    data = {f.name: getattr(profile, f.name) for f in fields(MemoryProfile)}
-    columns = {name: [getattr(a, name) for a in profile.allocations] for name in _COLUMNS}
-    return {"format": PROFILE, "version": VERSION, **data, "setup": dict(profile.setup), "allocations": columns}
+    columns = {f.name: [getattr(a, f.name) for a in profile.allocations] for f in fields(Allocation)}
+    return _written(PROFILE, profile) | {"setup": dict(profile.setup), "allocations": columns}
 
 
 def profile_from_dict(data: Mapping[str, Any]) -> MemoryProfile:
     """The profile that `profile_to_dict` described; ValueError for anything else."""
-    _check_format(data, PROFILE)
-    try:
-        columns = {name: data["allocations"][name] for name in _COLUMNS}
-        columns["category"] = [Category(c) for c in columns["category"]]
+    with _refused_unless(PROFILE, data):
+        columns = {f.name: data["allocations"][f.name] for f in fields(Allocation)}
+        columns["category"] = map(Category, columns["category"])
         columns["shape"] = [None if shape is None else tuple(shape) for shape in columns["shape"]]
-        rows = zip(*columns.values(), strict=True)
         record = {f.name: data[f.name] for f in fields(MemoryProfile)}
-        record["allocations"] = tuple(Allocation(*row) for row in rows)
-        record |= {name: tuple(record[name]) for name in ("layers", "not_counted")}
-        return MemoryProfile(**record)
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise ValueError(_broken(PROFILE, error)) from error
+        record["allocations"] = tuple(Allocation(*row) for row in zip(*columns.values(), strict=True))
+        return MemoryProfile(**record | {name: tuple(record[name]) for name in ("layers", "not_counted")})
 
 
 def estimate_to_dict(estimate: Estimate) -> dict[str, Any]:
     """An estimate as plain data, its profiles included; `estimate_from_dict` gives back an equal one."""
-    data = {f.name: getattr(estimate, f.name) for f in fields(Estimate)}
-    phases = {
-        name: {
-            "name": phase.name,
-            "peak_bytes": phase.peak_bytes,
-            "profile": None if phase.profile is None else profile_to_dict(phase.profile),
-        }
-        for name, phase in estimate.phases.items()
-    }
-    return {"format": ESTIMATE, "version": VERSION, **data, "phases": phases}
+    phases = [(p.name, p.peak_bytes, p.profile and profile_to_dict(p.profile)) for p in estimate.phases.values()]
+    return _written(ESTIMATE, estimate) | {"phases": phases}
 
 
 def estimate_from_dict(data: Mapping[str, Any]) -> Estimate:
     """The estimate that `estimate_to_dict` described; ValueError for anything else."""
-    _check_format(data, ESTIMATE)
-    try:
+    with _refused_unless(ESTIMATE, data):
         record = {f.name: data[f.name] for f in fields(Estimate)}
-        record["phases"] = {
-            name: Phase(
-                phase["name"],
-                phase["peak_bytes"],
-                None if phase["profile"] is None else profile_from_dict(phase["profile"]),
-            )
-            for name, phase in data["phases"].items()
-        }
+        phases = [Phase(name, peak, profile and profile_from_dict(profile)) for name, peak, profile in data["phases"]]
+        record["phases"] = {phase.name: phase for phase in phases}
         record["peak_ranges"] = {name: tuple(ends) for name, ends in data["peak_ranges"].items()}
         return Estimate(**record)
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(_broken(ESTIMATE, error)) from error
 
 
 def setup_to_message(setup: TrainingSetup) -> dict[str, Any]:
@@ -80,45 +59,30 @@ def setup_to_message(setup: TrainingSetup) -> dict[str, Any]:
     Raises ValueError for a loss that only exists in this process.
     """
     message = {f.name: getattr(setup, f.name) for f in fields(TrainingSetup)}
-    if hasattr(setup.optimizer, "get_config"):
-        import keras
-
-        message["optimizer"] = keras.optimizers.serialize(setup.optimizer)
-    if setup.loss is not None and not isinstance(setup.loss, str | Mapping):
-        import keras
-
-        message["loss"] = keras.losses.serialize(setup.loss)
-        _loss_from_config(message["loss"])
+    for part in ("optimizer", "loss"):
+        if not isinstance(message[part], str | None):
+            message[part] = serialized(message[part])
+    make_loss(message["loss"])
     return message
 
 
 def setup_from_message(message: Mapping[str, Any]) -> TrainingSetup:
-    """The setup that `setup_to_message` described; a loss object is made anew here."""
-    loss = message["loss"]
-    return TrainingSetup(**{**message, "loss": _loss_from_config(loss) if isinstance(loss, Mapping) else loss})
+    """The setup that `setup_to_message` described, optimizer and loss as configs."""
+    return TrainingSetup(**message)
 
 
-def _loss_from_config(config: Mapping[str, Any]) -> Any:
-    import keras
+def _written(kind: str, record: MemoryProfile | Estimate) -> dict[str, Any]:
+    return {"format": kind, "version": VERSION} | {f.name: getattr(record, f.name) for f in fields(record)}
 
+
+@contextmanager
+def _refused_unless(kind: str, data: Mapping[str, Any]) -> Iterator[None]:
     try:
-        loss = keras.losses.deserialize(config)
-    except Exception:
-        loss = None
-    if loss is None or isinstance(loss, str):  # a function that Keras does not know comes back as its name
+        if (found := (data["format"], data["version"])) != (kind, VERSION):
+            raise ValueError(f"it says {found}")
+        yield
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        why = f"{type(error).__name__}: {error}"
         raise ValueError(
-            f"The loss {config.get('registered_name') or config.get('class_name')} {config.get('config')!r} cannot be "
-            "made anew in a child process. Use a loss of Keras, or compile the model with your own inside the function "
-            "that builds it."
-        )
-    return loss
-
-
-def _check_format(data: Mapping[str, Any], wanted: str) -> None:
-    found = (data.get("format"), data.get("version")) if isinstance(data, Mapping) else type(data).__name__
-    if found != (wanted, VERSION):
-        raise ValueError(f"This is no {wanted} of version {VERSION}, but {found!r}; write it with this memviz.")
-
-
-def _broken(wanted: str, error: Exception) -> str:
-    return f"This {wanted} is damaged ({type(error).__name__}: {error}); write it anew."
+            f"This {kind} is damaged or not of version {VERSION} ({why}); write it with this memviz."
+        ) from error

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import difflib
-import operator
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
+from numbers import Integral
 from typing import Any, Literal
 
 from memviz.units import parse_bytes
@@ -35,12 +35,15 @@ class TrainingSetup:
 
     batch_size: examples per step.
     optimizer: a Keras optimizer's name, an instance, or its serialized config.
-    loss: a Keras loss's name, an instance, a function; None: the compiled loss, else one that suits the output.
+    loss: a Keras loss's name, an instance, a function, a serialized config, or a mapping from output names to such;
+    None: the compiled loss, else one that suits the output.
     dtype_policy: a Keras dtype policy's name; None: the network's own.
     jit_compile: True (XLA), False, or "auto" (Keras' own rule for the device).
     device: "reference" or "GPU:0"; None: this machine's GPU, else the reference device.
     budget_bytes: the device memory training may take, in bytes; None: no limit beyond the device.
     memory_growth: False: one region taken at the start, as on a GPU by default; True: regions that grow on demand.
+    inputs: what a model takes that does not know it yet: TensorSpecs or arrays of a batch, in the model's structure.
+    Kept as text for one example, such as "float32[32,32,3]"; None: the model knows.
 
     Raises ValueError (TypeError for a wrong type) with the value, what is allowed, and the way out.
     """
@@ -53,22 +56,33 @@ class TrainingSetup:
     device: str | None = None
     budget_bytes: int | None = None
     memory_growth: bool = False
+    inputs: Any = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "batch_size", _batch(self.batch_size))
+        kept = {
+            "batch_size": _batch(self.batch_size),
+            "optimizer": _choice("optimizer", self.optimizer, OPTIMIZERS, "a keras.optimizers.Optimizer"),
+        }
+        if self.loss is not None:
+            kept["loss"] = _choice("loss", self.loss, LOSSES, "a function, a keras.losses.Loss")
         if self.budget_bytes is not None:
-            object.__setattr__(self, "budget_bytes", parse_bytes(self.budget_bytes))
+            kept["budget_bytes"] = parse_bytes(self.budget_bytes)
+        if self.inputs is not None:
+            kept["inputs"] = _of_one_example(self.inputs)
+        for name, value in kept.items():
+            object.__setattr__(self, name, value)
         if not isinstance(self.memory_growth, bool):
             raise TypeError(f"memory_growth is True or False, not {self.memory_growth!r}.")
-        if not (self.jit_compile is True or self.jit_compile is False or self.jit_compile == "auto"):
+        if not (isinstance(self.jit_compile, bool) or self.jit_compile == "auto"):
             raise ValueError(f"jit_compile={self.jit_compile!r} is not known; it is True, False or 'auto'.")
-        _check_name("dtype_policy", self.dtype_policy, DTYPE_POLICIES, none="the network's own policy")
-        object.__setattr__(self, "optimizer", _known_spelling(self.optimizer, OPTIMIZERS))
-        object.__setattr__(self, "loss", _known_spelling(self.loss, LOSSES))
-        _check_choice("optimizer", self.optimizer, OPTIMIZERS, "a keras.optimizers.Optimizer")
-        if self.loss is not None and (isinstance(self.loss, type) or not callable(self.loss)):
-            _check_choice("loss", self.loss, LOSSES, "a function, a keras.losses.Loss")
-        _check_device(self.device)
+        if self.dtype_policy not in (None, *DTYPE_POLICIES):
+            said = unknown_name("dtype_policy", self.dtype_policy, DTYPE_POLICIES)
+            raise ValueError(f"{said} None means the network's own policy.")
+        if self.device not in (None, REFERENCE) and not re.fullmatch(r"GPU:\d+", str(self.device)):
+            raise ValueError(
+                f"device={self.device!r} is not known; it is 'reference' (the CPU under the GPU's allocator), 'GPU:0' "
+                "(or another number), or None for this machine's GPU, else the reference device."
+            )
 
     @classmethod
     def create(cls, *, budget: int | str | None = None, **options: Any) -> TrainingSetup:
@@ -80,58 +94,57 @@ class TrainingSetup:
         return {f.name: _plain(getattr(self, f.name)) for f in fields(self)}
 
 
-def _batch(batch_size: Any) -> int:
-    """The batch size as a Python integer; numpy's integers are taken too."""
-    try:
-        number = operator.index(batch_size)
-    except TypeError:
-        number = None
-    if number is None or isinstance(batch_size, bool):
-        raise TypeError(f"batch_size is a whole number of examples, not {batch_size!r}.")
-    if not 1 <= number <= LARGEST_BATCH:
-        raise ValueError(f"batch_size={number} is not possible; it is a whole number from 1 to {LARGEST_BATCH:,}.")
-    return number
-
-
-def _known_spelling(value: Any, names: tuple[str, ...]) -> Any:
-    """Keras takes "Adam", "MSE" and "BinaryCrossentropy" too: names that differ from ours in case and underscores."""
-    if not isinstance(value, str):
-        return value
-    return next((name for name in names if name.replace("_", "") == value.replace("_", "").lower()), value)
-
-
-def _check_name(what: str, value: object, allowed: Iterable[str], *, none: str = "") -> None:
-    if value is None and none:
-        return
-    if value not in tuple(allowed):
-        raise ValueError(unknown_name(what, value, allowed) + (f" None means {none}." if none else ""))
-
-
-def _check_choice(what: str, value: object, names: tuple[str, ...], others: str) -> None:
-    """A name must be known; an object or a serialized config is checked where Keras reads it."""
-    if isinstance(value, str) and value not in names:
-        raise ValueError(f"{unknown_name(what, value, names)} Or give {others} or its serialized config.")
-    if isinstance(value, type):
-        raise TypeError(f"{what}={value.__name__} is a class; give an instance of it: {value.__name__}().")
-    if not isinstance(value, str | Mapping) and not hasattr(value, "get_config"):
-        raise TypeError(f"{what} is a name, {others} or its serialized config, not {value!r}.")
-
-
-def _check_device(device: object) -> None:
-    if device is None or device == REFERENCE or (isinstance(device, str) and re.fullmatch(r"GPU:\d+", device)):
-        return
-    raise ValueError(
-        f"device={device!r} is not known; it is 'reference' (the CPU under the GPU's allocator), 'GPU:0' "
-        "(or another number), or None for this machine's GPU, else the reference device."
-    )
-
-
 def unknown_name(what: str, value: object, allowed: Iterable[str]) -> str:
     """One sentence for a name that is not known: the value, the nearest known one, all that are allowed."""
     allowed = tuple(allowed)
     near = difflib.get_close_matches(str(value), allowed, n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
     return f"{what} {value!r} is not known.{hint} Known: {', '.join(allowed)}."
+
+
+def _batch(batch_size: Any) -> int:
+    """The batch size as a Python integer; numpy's integers are taken too."""
+    if isinstance(batch_size, bool) or not isinstance(batch_size, Integral):
+        raise TypeError(f"batch_size is a whole number of examples, not {batch_size!r}.")
+    number = int(batch_size)
+    if not 1 <= number <= LARGEST_BATCH:
+        raise ValueError(f"batch_size={number} is not possible; it is a whole number from 1 to {LARGEST_BATCH:,}.")
+    return number
+
+
+def _choice(what: str, value: Any, names: tuple[str, ...], others: str) -> Any:
+    """The value, a name in our spelling: Keras takes "Adam" and "BinaryCrossentropy" too. What an object or a config
+    describes is checked where Keras reads it.
+    """
+    if isinstance(value, str):
+        found = next((name for name in names if name.replace("_", "") == value.replace("_", "").lower()), None)
+        if found is None:
+            raise ValueError(f"{unknown_name(what, value, names)} Or give {others} or its serialized config.")
+        return found
+    if isinstance(value, type):
+        raise TypeError(f"{what}={value.__name__} is a class; give an instance of it: {value.__name__}().")
+    if not (isinstance(value, Mapping) or hasattr(value, "get_config") or (what == "loss" and callable(value))):
+        raise TypeError(f"{what} is a name, {others} or its serialized config, not {value!r}.")
+    return value
+
+
+def _of_one_example(inputs: Any) -> Any:
+    """A structure of TensorSpecs or arrays as one of texts; texts are taken as they are."""
+    if isinstance(inputs, str):
+        return inputs
+    if isinstance(inputs, Mapping):
+        return {name: _of_one_example(value) for name, value in inputs.items()}
+    if isinstance(inputs, list | tuple):
+        return [_of_one_example(value) for value in inputs]
+    try:
+        _, *sizes = inputs.shape
+        text, dtype = ",".join(str(int(size)) for size in sizes), inputs.dtype
+    except (AttributeError, TypeError, ValueError):
+        raise ValueError(
+            f"inputs={inputs!r} is not possible; give an array of a batch, or tf.TensorSpec((None, 32, 32, 3), "
+            "'float32') with every size but the batch known, in the structure that the model takes."
+        ) from None
+    return f"{getattr(dtype, 'name', dtype)}[{text}]"
 
 
 def _plain(value: object) -> object:

@@ -32,6 +32,8 @@ from memviz.setup import LOSSES, OPTIMIZERS, TrainingSetup
         ({"device": "TPU:0"}, ValueError, "device='TPU:0' is not known; it is 'reference'"),
         ({"budget": "9 GBB"}, ValueError, "'9 GBB' is not a size: write a number and a unit"),
         ({"budget": 0}, ValueError, "at least 1 byte"),
+        ({"inputs": 3}, ValueError, "inputs=3 is not possible; give an array of a batch, or tf.TensorSpec"),
+        ({"inputs": [np.float32(3)]}, ValueError, "inputs=np.float32(3.0) is not possible"),
         ({"steps_per_epoch": 3}, TypeError, "steps_per_epoch"),
     ],
 )
@@ -49,6 +51,13 @@ def test_budget_is_bytes_or_text():
 
 def test_numpy_s_integers_are_taken():
     assert type(TrainingSetup(batch_size=np.int64(3)).batch_size) is int
+
+
+def test_inputs_are_kept_as_text_for_one_example():
+    inputs = {"image": np.zeros((8, 32, 32, 3), "float32"), "words": (np.zeros((8, 5), "int64"),)}
+    kept = {"image": "float32[32,32,3]", "words": ["int64[5]"]}
+    assert TrainingSetup(batch_size=1, inputs=inputs).inputs == kept
+    assert TrainingSetup(batch_size=1, inputs=kept).inputs == kept
 
 
 def test_keras_spellings_are_taken():
@@ -90,7 +99,7 @@ def test_describe_is_plain_data():
     setup = TrainingSetup.create(batch_size=np.int32(4), optimizer=keras.optimizers.Adam(), loss=my_loss, budget="1 GB")
     assert json.loads(json.dumps(setup.describe())) == {
         "batch_size": 4, "optimizer": "Adam", "loss": "my_loss", "dtype_policy": None, "jit_compile": "auto",
-        "device": None, "budget_bytes": 10**9, "memory_growth": False,
+        "device": None, "budget_bytes": 10**9, "memory_growth": False, "inputs": None,
     }  # fmt: skip
 
 

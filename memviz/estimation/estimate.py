@@ -61,17 +61,15 @@ def estimate(
 
     network: a keras.Model, a function without arguments that returns one, or a ConvNet; it is left as it is.
     batch_size: examples per step. loss: None for the compiled loss, else one that suits the output. budget: bytes or
-    text such as "9513 MiB". inputs: not needed for models that know their input shape.
+    text such as "9513 MiB". inputs: for subclassed models and unknown shapes, TensorSpecs or arrays of a batch.
 
     Raises ValueError or TypeError, in one sentence, for what is not possible: an unknown name, a network that cannot
     be built or traced, an input shape that is not known, XLA (jit_compile=True).
     Sources: the graph is TensorFlow's own (estimation/graph.py), the order executor.cc, the allocator bfc_allocator.cc.
     """
-    if inputs is not None:
-        raise ValueError("inputs= is not supported yet; build the model with keras.Input(shape=...) instead.")
     setup = TrainingSetup.create(
         batch_size=batch_size, optimizer=optimizer, loss=loss, dtype_policy=dtype_policy, jit_compile=jit_compile,
-        device=device, budget=budget, memory_growth=memory_growth,
+        device=device, budget=budget, memory_growth=memory_growth, inputs=inputs,
     )  # fmt: skip
     return estimate_network(Network.of(network), setup)
 
@@ -104,7 +102,7 @@ def trace_training(network: Network, setup: TrainingSetup) -> Traced:
     with abstract_weights() as made, tf.device("CPU:0"):
         model = compiled_model(network, setup)
         built = len(made)
-        specs = batch_specs(model, setup.batch_size)
+        specs = batch_specs(model, setup.batch_size, setup.inputs)
         build_slots(model)
         with scopes_noted(model) as scopes:
             concrete = _trace(model, specs)

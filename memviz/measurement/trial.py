@@ -108,6 +108,7 @@ def measure(
     loss: Any = None,
     dtype_policy: str | None = None,
     jit_compile: bool | Literal["auto"] = "auto",
+    inputs: Any = None,
     device: str | None = None,
     budget: int | str | None = None,
     memory_growth: bool = False,
@@ -131,7 +132,7 @@ def measure(
     """
     setup = TrainingSetup.create(
         batch_size=batch_size, optimizer=optimizer, loss=loss, dtype_policy=dtype_policy, jit_compile=jit_compile,
-        device=device, budget=budget, memory_growth=memory_growth,
+        device=device, budget=budget, memory_growth=memory_growth, inputs=inputs,
     )  # fmt: skip
     running = start_trial(network, setup, steps=steps, record=record, timeout=timeout, on_event=on_event)
     try:

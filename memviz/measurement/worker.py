@@ -95,8 +95,10 @@ class _Trainer:
         return device
 
     def _build(self, device: Device) -> tuple[Any, Any]:
+        import keras
+
         from memviz.measurement.digits import Batches
-        from memviz.models.training import batch_specs, compiled_model
+        from memviz.models.training import batch_specs, compiled_model, ends
 
         setup = setup_from_message(self._request["setup"])
         network = Network.from_message(self._request["network"])
@@ -107,7 +109,8 @@ class _Trainer:
         with self._recorded("build"):
             model = compiled_model(network, setup)
         self._send({"kind": "built", "peak_bytes": device.memory()[1]})
-        batches = Batches(*batch_specs(model, setup.batch_size), [output.shape[-1] for output in model.outputs])
+        classes = [output.shape[-1] for output in keras.tree.flatten(ends(model, setup.inputs)[1])]
+        batches = Batches(*batch_specs(model, setup.batch_size, setup.inputs), classes)
         self._send({"kind": "data", "data": batches.description})
         return model, batches
 

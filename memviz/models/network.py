@@ -17,19 +17,20 @@ from memviz.models.convnet import ConvBlock, ConvNet
 if TYPE_CHECKING:
     import keras
 
+_NO_CONFIG = (
+    "The model cannot be made anew from its config ({}); pass a function without arguments that builds and returns one."
+)
+
 
 @dataclass(frozen=True)
 class Network:
-    """A `ConvNet`, a function that returns a `keras.Model`, or a model by its config. Every `build` is a fresh model.
+    """A `ConvNet`, a function that returns a `keras.Model`, or a model's config. Every `build` makes a fresh model.
 
-    Exactly one of convnet, builder and config is given. loss: the serialized loss a given model was compiled with.
-    default_policy: the caller's global dtype policy, which a child process would not know; None: float32.
+    loss: the serialized loss a given model was compiled with. default_policy: the caller's global dtype policy, which a
+    child process would not know; None: float32.
     """
 
-    name: str
-    convnet: ConvNet | None = None
-    builder: Callable[[], Any] | None = None
-    config: Mapping[str, Any] | None = None
+    source: ConvNet | Callable[[], Any] | Mapping[str, Any]
     loss: Any = None
     default_policy: str | None = None
 
@@ -41,36 +42,29 @@ class Network:
         """
         if isinstance(network, Network):
             return network
-        if isinstance(network, ConvNet):
-            return cls(network.name, convnet=network, default_policy=_global_policy())
-        if _is_keras_model(network):
-            return cls(network.name, config=_model_config(network), loss=_compiled_loss(network))
-        if callable(network) and not isinstance(network, type):
-            return cls(getattr(network, "__name__", "network"), builder=network, default_policy=_global_policy())
+        keras = sys.modules.get("keras")  # not imported here: without Keras there is neither a model nor a policy
+        if keras is not None and isinstance(network, keras.Model):
+            return cls(_model_config(network), serialized(network.loss) if network.compiled else None)
+        if isinstance(network, ConvNet) or (callable(network) and not isinstance(network, type)):
+            policy = "float32" if keras is None else keras.config.dtype_policy().name
+            return cls(network, default_policy=None if policy == "float32" else policy)
         raise TypeError(
             f"A network is a keras.Model, a function without arguments that returns one, or a memviz ConvNet, "
             f"not {network!r}."
         )
 
-    def build(self, dtype_policy: str | None = None) -> keras.Model:
-        """A fresh Keras model, with ``dtype_policy`` in place of its own where one is given.
+    def build(self, dtype_policy: str | None = None) -> tuple[keras.Model, Any]:
+        """A fresh Keras model, to be compiled, with ``dtype_policy`` in place of its own where one is given; and the
+        loss that the user compiled it with, for `training.make_loss` (None: with none).
 
         Raises ValueError where the network cannot be built or is not a model; the original error is its cause.
         """
-        return self.build_with_loss(dtype_policy)[0]
-
-    def build_with_loss(self, dtype_policy: str | None = None) -> tuple[keras.Model, Any]:
-        """A fresh Keras model, to be compiled, and the loss the user compiled it with (None: with none).
-
-        Raises ValueError as `build` does.
-        """
-        if self.convnet is not None:
-            policy = dtype_policy or self.convnet.dtype_policy or self.default_policy
-            return dataclasses.replace(self.convnet, dtype_policy=policy).build(), None
-        if self.config is not None:
-            return _rebuild(self.config, dtype_policy), _loss_from_config(self.loss)
-        assert self.builder is not None
-        model = _call_builder(self.builder, self.name, dtype_policy or self.default_policy)
+        if isinstance(self.source, ConvNet):
+            policy = dtype_policy or self.source.dtype_policy or self.default_policy
+            return dataclasses.replace(self.source, dtype_policy=policy).build(), None
+        if isinstance(self.source, Mapping):
+            return _rebuild(self.source, dtype_policy), self.loss
+        model = _call_builder(self.source, dtype_policy or self.default_policy)
         loss = model.loss if model.compiled else None
         if any(is_abstract(variable) != building_abstractly() for variable in model.variables):
             # Made before, all of it or a part: the user's own model. It stays as it is; its config makes another.
@@ -79,64 +73,33 @@ class Network:
 
     def to_message(self) -> dict[str, Any]:
         """Plain data for JSON. A function travels by cloudpickle, a model as its config."""
-        common = {"name": self.name, "default_policy": self.default_policy}
-        if self.convnet is not None:
-            return {**common, "convnet": dataclasses.asdict(self.convnet)}
-        if self.config is not None:
-            return {**common, "config": self.config, "loss": self.loss}
+        common = {"loss": self.loss, "default_policy": self.default_policy}
+        if isinstance(self.source, ConvNet):
+            return {**common, "convnet": dataclasses.asdict(self.source)}
+        if isinstance(self.source, Mapping):
+            return {**common, "config": self.source}
         import cloudpickle
 
-        return {**common, "builder": base64.b64encode(cloudpickle.dumps(self.builder)).decode("ascii")}
+        return {**common, "builder": base64.b64encode(cloudpickle.dumps(self.source)).decode("ascii")}
 
     @classmethod
     def from_message(cls, message: Mapping[str, Any]) -> Network:
         """The network that `to_message` described. Only a builder is unpickled, and only from one's own parent."""
-        fields = dict(message)
+        source: Any = message.get("config")
         if "convnet" in message:
-            fields["convnet"] = convnet_from_dict(message["convnet"])
+            fields = message["convnet"]
+            source = ConvNet(**fields | {"blocks": [ConvBlock(**block) for block in fields["blocks"]]})
         elif "builder" in message:
             import cloudpickle
 
             # A model that the function refers to comes along with its weights; here they would count as memory in use.
             with abstract_weights():
-                fields["builder"] = cloudpickle.loads(base64.b64decode(message["builder"]))
-        return cls(**fields)
+                source = cloudpickle.loads(base64.b64decode(message["builder"]))
+        return cls(source, message["loss"], message["default_policy"])
 
 
-def convnet_from_dict(data: Mapping[str, Any]) -> ConvNet:
-    """A ConvNet from the plain data of `dataclasses.asdict`, lists taken as tuples."""
-    fields = dict(data)
-    fields["blocks"] = tuple(ConvBlock(**block) for block in fields["blocks"])
-    return ConvNet(**fields)
-
-
-def _is_keras_model(network: Any) -> bool:
-    # Without importing Keras: an object can only be a Keras model if Keras is loaded already.
-    keras = sys.modules.get("keras")
-    return keras is not None and isinstance(network, keras.Model)
-
-
-def _global_policy() -> str | None:
-    keras = sys.modules.get("keras")
-    name = None if keras is None else keras.config.dtype_policy().name
-    return None if name == "float32" else name
-
-
-def _model_config(model: Any) -> dict[str, Any]:
-    try:
-        return _serialized(model)
-    except Exception as error:
-        raise ValueError(
-            f"The model {model.name!r} has no usable config ({type(error).__name__}: {_in_a_line(error)}); "
-            "pass a function without arguments that builds and returns a new one."
-        ) from error
-
-
-def _compiled_loss(model: Any) -> Any:
-    return _serialized(model.loss) if getattr(model, "compiled", False) else None
-
-
-def _serialized(part: Any) -> Any:
+def serialized(part: Any) -> Any:
+    """The Keras config of a model, an optimizer, a loss, or of a structure of them; names stay as they are."""
     import keras
 
     with warnings.catch_warnings():
@@ -145,9 +108,22 @@ def _serialized(part: Any) -> Any:
         return keras.saving.serialize_keras_object(part)
 
 
-def _call_builder(builder: Callable[[], Any], name: str, dtype_policy: str | None) -> keras.Model:
+def in_a_line(error: Exception) -> str:
+    """The start of an error's text; Keras' run over many lines, and the whole stays as the cause."""
+    return textwrap.shorten(str(error), 300, placeholder=" ...")
+
+
+def _model_config(model: Any) -> dict[str, Any]:
+    try:
+        return serialized(model)
+    except Exception as error:
+        raise ValueError(_NO_CONFIG.format(f"{type(error).__name__}: {in_a_line(error)}")) from error
+
+
+def _call_builder(builder: Callable[[], Any], dtype_policy: str | None) -> keras.Model:
     import keras
 
+    name = getattr(builder, "__name__", "network")
     policy_before = keras.config.dtype_policy()
     try:
         if dtype_policy is not None:
@@ -155,10 +131,9 @@ def _call_builder(builder: Callable[[], Any], name: str, dtype_policy: str | Non
         model = builder()
     except Exception as error:
         _raise_out_of_memory(error)
+        said = in_a_line(error)
         if building_abstractly() and type(error).__module__.startswith("tensorflow."):
             said = "memviz builds without storage; let the function build the model without using its weights' values."
-        else:
-            said = _in_a_line(error)
         raise ValueError(f"The function {name} raised {type(error).__name__} while building: {said}") from error
     finally:
         keras.config.set_dtype_policy(policy_before)
@@ -175,21 +150,7 @@ def _rebuild(config: Mapping[str, Any], dtype_policy: str | None) -> keras.Model
         return keras.saving.deserialize_keras_object(_edited(config, dtype_policy), safe_mode=False)
     except Exception as error:
         _raise_out_of_memory(error)
-        raise ValueError(
-            f"The model cannot be rebuilt from its config ({type(error).__name__}: {_in_a_line(error)}); "
-            "pass a function without arguments that builds and returns a new one."
-        ) from error
-
-
-def _loss_from_config(loss: Any) -> Any:
-    import keras
-
-    try:
-        return keras.saving.deserialize_keras_object(loss, safe_mode=False)
-    except Exception as error:
-        raise ValueError(
-            f"The loss the model was compiled with cannot be made anew ({_in_a_line(error)}); pass it as loss=."
-        ) from error
+        raise ValueError(_NO_CONFIG.format(f"{type(error).__name__}: {in_a_line(error)}")) from error
 
 
 def _edited(node: Any, policy: str | None) -> Any:
@@ -201,11 +162,6 @@ def _edited(node: Any, policy: str | None) -> Any:
     if isinstance(node, list | tuple):
         return type(node)(_edited(value, policy) for value in node)
     return node
-
-
-def _in_a_line(error: Exception) -> str:
-    """The start of an error's text; Keras' run over many lines, and the whole stays as the cause."""
-    return textwrap.shorten(str(error), 300, placeholder=" ...")
 
 
 def _raise_out_of_memory(error: BaseException | None) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from memviz.models.abstract import building_abstractly
-from memviz.models.network import Network
+from memviz.models.network import Network, in_a_line, serialized
 from memviz.setup import TrainingSetup
 
 if TYPE_CHECKING:
@@ -20,14 +20,13 @@ CLASS_LABEL_DTYPE = "int64"  # what numpy gives for labels, and what Keras leave
 def compiled_model(network: Network, setup: TrainingSetup) -> keras.Model:
     """A fresh model, compiled with a fresh optimizer of the setup's kind. Its slots do not exist yet.
 
-    Raises ValueError where the network cannot be built, the loss does not suit it, or no loss can be chosen.
+    Raises ValueError where the network cannot be built, its shapes are not known, the loss does not suit it, or none
+    can be chosen.
     """
-    model, own_loss = network.build_with_loss(setup.dtype_policy)
-    _check_shapes_known(model)
-    loss = own_loss if setup.loss is None else _new_loss(setup.loss)
-    model.compile(
-        optimizer=make_optimizer(setup.optimizer), loss=loss or suitable_loss(model), jit_compile=setup.jit_compile
-    )
+    model, own_loss = network.build(setup.dtype_policy)
+    _, outputs = ends(model, setup.inputs)
+    loss = make_loss(own_loss if setup.loss is None else setup.loss) or suitable_loss(outputs)
+    model.compile(optimizer=make_optimizer(setup.optimizer), loss=loss, jit_compile=setup.jit_compile)
     return model
 
 
@@ -42,22 +41,33 @@ def make_optimizer(optimizer: Any) -> keras.optimizers.Optimizer:
         classes = {name.lower(): getattr(keras.optimizers, name) for name in dir(keras.optimizers)}
         return classes[optimizer]()
     try:
-        config = optimizer if isinstance(optimizer, Mapping) else keras.optimizers.serialize(optimizer)
-        return keras.optimizers.get(copy.deepcopy(dict(config)))  # a copy, since Keras changes the config it reads
+        # A copy, since Keras changes the config it reads.
+        return keras.optimizers.get(copy.deepcopy(dict(serialized(optimizer))))
     except Exception as error:
-        raise ValueError(f"The optimizer {optimizer!r} cannot be made anew: {error}") from error
+        raise ValueError(f"The optimizer {optimizer!r} cannot be made anew: {in_a_line(error)}") from error
 
 
-def _new_loss(loss: Any) -> Any:
-    """A loss that Keras can compile with: a serialized config is read, everything else is taken as it is."""
+def make_loss(loss: Any) -> Any:
+    """A loss, or a structure of losses, that Keras can compile with: configs are read, all else is taken as it is.
+
+    Raises ValueError for the config of a loss that only existed in the process or function that made it.
+    """
+    if isinstance(loss, list | tuple):
+        return [make_loss(each) for each in loss]
+    if not isinstance(loss, Mapping):
+        return loss
+    if "class_name" not in loss:  # by output
+        return {name: make_loss(each) for name, each in loss.items()}
     import keras
 
-    if not (isinstance(loss, Mapping) and "class_name" in loss):
-        return loss
     try:
-        return keras.losses.get(copy.deepcopy(dict(loss)))
+        return keras.saving.deserialize_keras_object(copy.deepcopy(dict(loss)), safe_mode=False)
     except Exception as error:
-        raise ValueError(f"The loss {loss!r} cannot be made anew: {error}") from error
+        name = loss["config"] if loss["class_name"] == "function" else loss["class_name"]
+        raise ValueError(
+            f"The loss {name!r} cannot be made anew ({in_a_line(error)}). Use one of Keras, or compile the model with "
+            "your own inside a function that builds it."
+        ) from error
 
 
 def build_slots(model: keras.Model) -> None:
@@ -96,64 +106,91 @@ def _name_of_loss(loss: Any) -> str:
     return str(getattr(loss, "__name__", None) or getattr(loss, "name", None) or type(loss).__name__)
 
 
-def suitable_loss(model: keras.Model) -> str:
+def suitable_loss(outputs: Any) -> str:
     """The loss that suits the output: by its activation, as the Keras guides pair them.
 
     sigmoid: binary cross-entropy; softmax: sparse categorical cross-entropy; anything else: mean squared error.
-    """
-    if len(model.outputs) != 1:
-        raise ValueError(
-            f"The model has {len(model.outputs)} outputs and no compiled loss; give loss= or compile it with one."
-        )
-    activation = _output_activation(model)
-    if activation == "sigmoid":
-        return "binary_crossentropy"
-    if activation == "softmax":
-        return "sparse_categorical_crossentropy"
-    return "mean_squared_error"
-
-
-def batch_specs(model: keras.Model, batch_size: int) -> tuple[Any, Any]:
-    """TensorSpecs of one batch: features and labels, in the model's own structure.
-
-    Raises ValueError where the input shape is not known.
+    Raises ValueError for several outputs, and where the activation cannot be seen.
     """
     import keras
-    import tensorflow as tf
 
-    _check_shapes_known(model)
-
-    def feature(tensor: Any) -> tf.TensorSpec:
-        return tf.TensorSpec((batch_size, *tensor.shape[1:]), tensor.dtype)
-
-    features = keras.tree.map_structure(feature, model._inputs_struct if _is_functional(model) else model.inputs)
-    losses = _loss_per_output(model)
-    labels = [_label_spec(tensor, loss, batch_size) for tensor, loss in zip(model.outputs, losses, strict=True)]
-    structure = model._outputs_struct if _is_functional(model) else model.outputs
-    return _single(features), _single(keras.tree.pack_sequence_as(structure, labels))
+    if len(flat := keras.tree.flatten(outputs)) != 1:
+        raise ValueError(f"The model has {len(flat)} outputs and no compiled loss; give loss= or compile it with one.")
+    by_activation = {"sigmoid": "binary_crossentropy", "softmax": "sparse_categorical_crossentropy"}
+    return by_activation.get(_activation(flat[0]), "mean_squared_error")
 
 
-def _check_shapes_known(model: keras.Model) -> None:
-    if not model.built or not getattr(model, "inputs", None) or not getattr(model, "outputs", None):
+def _activation(output: Any) -> str:
+    import keras
+
+    layer = output._keras_history.operation
+    if isinstance(layer, keras.layers.Softmax):
+        return "softmax"
+    if isinstance(layer, keras.Model):
+        if (function := _functional(layer)) is None:
+            raise ValueError(
+                f"The output of {layer.name!r} does not say which loss suits it; give loss=, such as 'mse'."
+            )
+        return _activation(function.outputs[0])
+    return getattr(getattr(layer, "activation", None), "__name__", "linear")
+
+
+def _functional(model: keras.Model) -> Any:
+    """The graph of layers that a model is, itself or, of a Sequential, inside; None for a subclassed or unbuilt one."""
+    inner = getattr(model, "_functional", model)
+    return inner if hasattr(inner, "_inputs_struct") else None
+
+
+def ends(model: keras.Model, inputs: Any = None) -> tuple[Any, Any]:
+    """What a model takes and what it returns, as symbolic tensors in its own structure, the batch of unknown size.
+
+    inputs: of `TrainingSetup`; the model is called with them, which builds it where it is not built yet.
+    Raises ValueError where a shape is not known, or the inputs do not suit the model.
+    """
+    import keras
+
+    if inputs is not None:
+        features = keras.tree.map_structure(_symbolic, inputs)
+        try:
+            return features, model(features)
+        except Exception as error:
+            raise ValueError(f"The model {model.name!r} does not take inputs={inputs!r}: {in_a_line(error)}") from error
+    function = _functional(model)
+    if function is None:
         raise ValueError(
             f"The input shape of the model {model.name!r} is not known; start it with keras.Input(shape=...), "
             "or pass inputs= with the TensorSpecs of a batch."
         )
-    for tensor in model.inputs:
+    for tensor in function.inputs:
         if None in tensor.shape[1:]:
             raise ValueError(
                 f"The input {tensor.name!r} of the model {model.name!r} has the shape {tuple(tensor.shape)}; every "
                 "size but the batch must be known. Build the model with the real size, or pass inputs=."
             )
+    return function._inputs_struct, function._outputs_struct
 
 
-def _loss_per_output(model: keras.Model) -> list[str]:
-    """The name of each output's loss: Keras takes one loss for all, a list in their order, or a mapping by name."""
-    loss = model.loss
-    if isinstance(loss, Mapping):
-        loss = [loss.get(name, "") for name in model.output_names]
-    losses = list(loss) if isinstance(loss, list | tuple) else [loss] * len(model.outputs)
-    return [_name_of_loss(loss) for loss in losses]
+def _symbolic(example: str) -> Any:
+    """A symbolic tensor for an input's text, such as ``"float32[32,32,3]"``."""
+    import keras
+
+    dtype, _, sizes = example.rstrip("]").partition("[")
+    return keras.Input([int(size) for size in sizes.split(",") if size], dtype=dtype)
+
+
+def batch_specs(model: keras.Model, batch_size: int, inputs: Any = None) -> tuple[Any, Any]:
+    """TensorSpecs of one batch: features and labels, in the model's own structure; inputs and errors as for `ends`."""
+    import keras
+    import tensorflow as tf
+
+    features, outputs = ends(model, inputs)
+    features = keras.tree.map_structure(lambda x: tf.TensorSpec((batch_size, *x.shape[1:]), x.dtype), features)
+    flat, loss = keras.tree.flatten(outputs), model.loss
+    if isinstance(loss, Mapping):  # by output name
+        loss = [loss.get(name) for name in (sorted(outputs) if isinstance(outputs, dict) else model.output_names)]
+    losses = loss if isinstance(loss, list | tuple) else [loss] * len(flat)
+    labels = [_label_spec(tensor, _name_of_loss(loss), batch_size) for tensor, loss in zip(flat, losses, strict=True)]
+    return _single(features), _single(keras.tree.pack_sequence_as(outputs, labels))
 
 
 def _label_spec(output: Any, loss: str, batch_size: int) -> tf.TensorSpec:
@@ -163,21 +200,6 @@ def _label_spec(output: Any, loss: str, batch_size: int) -> tf.TensorSpec:
         return tf.TensorSpec((batch_size, *output.shape[1:-1]), CLASS_LABEL_DTYPE)
     # Labels come as float32 whatever the policy: Keras casts them inside the step.
     return tf.TensorSpec((batch_size, *output.shape[1:]), "float32")
-
-
-def _output_activation(model: keras.Model) -> str:
-    import keras
-
-    layer = model.outputs[0]._keras_history.operation
-    if isinstance(layer, keras.Model):
-        return _output_activation(layer)
-    if isinstance(layer, keras.layers.Softmax):
-        return "softmax"
-    return getattr(getattr(layer, "activation", None), "__name__", "linear")
-
-
-def _is_functional(model: keras.Model) -> bool:
-    return hasattr(model, "_inputs_struct")
 
 
 def _single(structure: Any) -> Any:

@@ -10,7 +10,7 @@ from memviz.models import presets
 from memviz.models.abstract import abstract_weights, is_abstract
 from memviz.models.convnet import ConvBlock, ConvNet
 from memviz.models.network import Network
-from memviz.models.training import batch_specs, build_slots, compiled_model, loss_name, step_function
+from memviz.models.training import batch_specs, build_slots, compiled_model, loss_name, make_loss, step_function
 from memviz.setup import TrainingSetup
 
 
@@ -25,20 +25,24 @@ def shapes(model):
     return [(v.name, tuple(v.shape), v.dtype) for v in model.variables]
 
 
+def built(network, dtype_policy=None):
+    return network.build(dtype_policy)[0]
+
+
 def through_json(network):
     return Network.from_message(json.loads(json.dumps(network.to_message())))
 
 
 def test_a_convnet_travels_and_builds():
     net = ConvNet(input_shape=(8, 8, 1), blocks=(ConvBlock(filters=2, pooling="max", dropout=0.5),), dense=(3, 2))
-    assert through_json(Network.of(net)).convnet == net
-    assert Network.of(net).build("mixed_float16").layers[1].dtype_policy.name == "mixed_float16"
-    assert through_json(Network.of(presets.bird_audio)).convnet == presets.bird_audio
+    assert through_json(Network.of(net)).source == net
+    assert built(Network.of(net), "mixed_float16").layers[1].dtype_policy.name == "mixed_float16"
+    assert through_json(Network.of(presets.bird_audio)).source == presets.bird_audio
 
 
 def test_a_function_travels_and_builds_a_fresh_model_each_time():
     network = through_json(Network.of(functools.partial(classifier, "sigmoid")))
-    first, second = network.build(), network.build()
+    first, second = built(network), built(network)
     assert first is not second
     assert first.layers[-1].activation is keras.activations.sigmoid
 
@@ -47,7 +51,7 @@ def test_a_model_travels_as_its_config():
     model = keras.Sequential([keras.Input((8,)), keras.layers.Lambda(lambda x: 2 * x), keras.layers.Dense(3)])
     model.layers[-1].trainable = False
     network = through_json(Network.of(model))
-    rebuilt = network.build()
+    rebuilt = built(network)
     assert rebuilt is not model
     assert shapes(rebuilt) == shapes(model)
     assert rebuilt.trainable_variables == []
@@ -61,7 +65,7 @@ def test_a_nested_model_keeps_its_frozen_part_and_gets_no_slots():
     model = keras.Sequential([keras.Input((8, 8, 1)), base, keras.layers.Dense(1)])
     model.compile(optimizer="adam", loss="mse")
     model.optimizer.build(model.trainable_variables)
-    rebuilt, loss = through_json(Network.of(model)).build_with_loss()
+    rebuilt, loss = through_json(Network.of(model)).build()
     assert shapes(rebuilt) == shapes(model)
     assert len(rebuilt.trainable_variables) == len(model.trainable_variables) == 2
     assert loss == "mse"
@@ -77,7 +81,7 @@ def test_a_nested_model_keeps_its_frozen_part_and_gets_no_slots():
 def test_the_compiled_loss_comes_along(loss):
     model = classifier()
     model.compile(loss=loss)
-    _, found = through_json(Network.of(model)).build_with_loss()
+    found = make_loss(through_json(Network.of(model)).build()[1])
     assert found == loss or found.get_config() == loss.get_config()
 
 
@@ -87,8 +91,9 @@ def test_a_loss_that_cannot_be_made_anew_is_said():
 
     model = classifier()
     model.compile(loss=mine)
-    with pytest.raises(ValueError, match=r"loss the model was compiled with cannot be made anew .*pass it as loss="):
-        Network.of(model).build_with_loss()
+    with pytest.raises(ValueError, match=r"The loss 'mine' cannot be made anew .* or compile the model with your own"):
+        compiled_model(Network.of(model), TrainingSetup(batch_size=1))
+    assert compiled_model(Network.of(model), TrainingSetup(batch_size=1, loss="mse")).loss == "mse"
 
 
 @pytest.mark.parametrize("policy", ["float64", "mixed_bfloat16"])
@@ -96,8 +101,8 @@ def test_a_loss_that_cannot_be_made_anew_is_said():
 def test_another_policy_reaches_every_layer(form, policy):
     before = keras.config.dtype_policy().name
     network = Network.of(form())
-    assert {layer.dtype_policy.name for layer in network.build(policy).layers} == {policy}
-    assert {layer.dtype_policy.name for layer in network.build().layers} == {"float32"}
+    assert {layer.dtype_policy.name for layer in built(network, policy).layers} == {policy}
+    assert {layer.dtype_policy.name for layer in built(network).layers} == {"float32"}
     assert keras.config.dtype_policy().name == before
 
 
@@ -109,8 +114,8 @@ def test_the_callers_global_policy_travels(network):
     finally:
         keras.config.set_dtype_policy("float32")
     for each in (network, through_json(network)):
-        assert {layer.dtype_policy.name for layer in each.build().layers[1:]} == {"mixed_bfloat16"}
-        assert {layer.dtype_policy.name for layer in each.build("float64").layers[1:]} == {"float64"}
+        assert {layer.dtype_policy.name for layer in built(each).layers[1:]} == {"mixed_bfloat16"}
+        assert {layer.dtype_policy.name for layer in built(each, "float64").layers[1:]} == {"float64"}
 
 
 def snapshot(model):
@@ -147,7 +152,7 @@ def test_a_part_made_before_is_made_anew():
     base = classifier()
     before = snapshot(base)
     with abstract_weights():
-        model = Network.of(lambda: keras.Sequential([base, keras.layers.Dense(2)])).build()
+        model = built(Network.of(lambda: keras.Sequential([base, keras.layers.Dense(2)])))
         assert all(is_abstract(v) for v in model.variables)
         assert len(model.variables) == 4
     assert snapshot(base) == before
@@ -158,9 +163,9 @@ def test_a_part_made_before_is_made_anew():
 def test_a_captured_model_costs_nothing_in_a_child_and_is_built_there_for_real():
     base = classifier()
     network = through_json(Network.of(lambda: keras.Sequential([base, keras.layers.Dense(2)])))
-    captured = network.builder.__closure__[0].cell_contents
+    captured = network.source.__closure__[0].cell_contents
     assert all(is_abstract(v) for v in captured.variables)
-    model = network.build()
+    model = built(network)
     assert len(model.get_weights()) == 4
 
 

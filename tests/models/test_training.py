@@ -3,6 +3,7 @@ import copy
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from memviz.models import presets
 from memviz.models.abstract import abstract_weights, is_abstract
@@ -65,6 +66,47 @@ def test_several_inputs_and_outputs_keep_their_structure():
     }  # fmt: skip
     assert {k: tuple(v.shape) for k, v in labels.items()} == {"kind": (4,), "size": (4, 1)}
     assert loss_name(model) == "sparse_categorical_crossentropy, mse"
+
+
+class Subclassed(keras.Model):
+    """Takes {"words", "amounts"}, and says so nowhere."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.last = keras.layers.Embedding(7, 3), keras.layers.Dense(5)
+
+    def call(self, x):
+        return {"kind": self.last(x["amounts"]), "size": keras.ops.mean(self.embedding(x["words"]), axis=1)}
+
+
+def test_inputs_tell_a_subclassed_model_what_it_takes():
+    inputs = {"amounts": np.zeros((9, 2), "float32"), "words": tf.TensorSpec((None, 6), "int32")}
+    loss = {"kind": keras.losses.SparseCategoricalCrossentropy(from_logits=True), "size": "mse"}
+    setup = TrainingSetup(batch_size=4, jit_compile=False, inputs=inputs, loss=loss)
+    with abstract_weights():
+        model = compiled_model(Network.of(lambda: Subclassed()), setup)
+        build_slots(model)
+        features, labels = specs = batch_specs(model, 4, setup.inputs)
+        step_function(model).get_concrete_function(specs)
+        assert all(is_abstract(v) for v in model.variables)
+    assert {name: (tuple(s.shape), s.dtype.name) for name, s in features.items()} == {
+        "amounts": ((4, 2), "float32"), "words": ((4, 6), "int32"),
+    }  # fmt: skip
+    assert {name: tuple(s.shape) for name, s in labels.items()} == {"kind": (4,), "size": (4, 3)}
+    with pytest.raises(ValueError, match=r"does not take inputs='float32\[3\]': "):
+        compiled_model(
+            Network.of(lambda: Subclassed()), TrainingSetup(batch_size=4, inputs=np.zeros((1, 3), "float32"))
+        )
+
+
+def test_inputs_tell_the_size_that_a_model_leaves_open():
+    def build():
+        return model_with(keras.layers.GlobalAveragePooling2D(), keras.layers.Softmax(), shape=(None, None, 3))
+
+    setup = TrainingSetup(batch_size=4, inputs=tf.TensorSpec((None, 5, 6, 3)))
+    model = compiled_model(Network.of(build), setup)
+    assert loss_name(model) == "sparse_categorical_crossentropy"
+    assert [tuple(spec.shape) for spec in batch_specs(model, 4, setup.inputs)] == [(4, 5, 6, 3), (4,)]
 
 
 def test_a_given_loss_goes_before_the_compiled_one():
