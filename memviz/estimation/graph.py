@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 _CPU = "/job:localhost/replica:0/task:0/device:CPU:0"
+_CPU_MEMORY = 256 << 20  # what TensorFlow's CPU device says of itself (threadpool_device_factory.cc)
 _RESOURCE = 20  # types.proto: DT_RESOURCE
 
 
@@ -108,17 +109,17 @@ def _add_argument(graph: Any, argument: Any, number: int, tensor: Any, captured:
 
 
 def _optimize(graph: Any, keep: list[str]) -> Any:
-    """TensorFlow's own graph optimizer, as the runtime calls it before a function runs."""
-    from tensorflow.core.protobuf import config_pb2, meta_graph_pb2, rewriter_config_pb2
-    from tensorflow.python.grappler import tf_optimizer
+    """TensorFlow's own graph optimizer, as the runtime calls it before a function runs: for one CPU device."""
+    from tensorflow.core.protobuf import config_pb2, device_properties_pb2, meta_graph_pb2
+    from tensorflow.python.grappler import cluster, tf_optimizer
 
     meta_graph = meta_graph_pb2.MetaGraphDef(graph_def=graph)
     meta_graph.collection_def["train_op"].node_list.value.extend(keep)
     config = config_pb2.ConfigProto()
-    options = config.graph_options.rewrite_options
-    options.min_graph_nodes = -1  # small graphs, too
-    options.memory_optimization = rewriter_config_pb2.RewriterConfig.NO_MEM_OPT  # does nothing to a function
-    return tf_optimizer.OptimizeGraph(config, meta_graph)
+    config.graph_options.rewrite_options.min_graph_nodes = -1  # small graphs, too
+    properties = device_properties_pb2.DeviceProperties(type="CPU", memory_size=_CPU_MEMORY, num_cores=2)
+    device = device_properties_pb2.NamedDevice(name=_CPU, properties=properties)
+    return tf_optimizer.OptimizeGraph(config, meta_graph, cluster=cluster.Cluster(devices=[device]))
 
 
 def nodes_of(graph_def: Any) -> list[Node]:
@@ -178,4 +179,4 @@ def _output_types(graph_def: Any) -> dict[str, tuple[TensorType, ...]]:
 
 def _type(tensor: Any) -> TensorType:
     shape = tensor.shape
-    return TensorType(tuple(shape) if shape.is_fully_defined() else None, tensor.dtype.name)
+    return TensorType(tuple(shape) if shape.is_fully_defined() else None, tensor.dtype.base_dtype.name)

@@ -18,6 +18,8 @@ INTRA_OP_THREADS = 2  # of the reference device
 # The output is the input's own buffer (array_ops: Reshape, Squeeze, ...; resource_variable_ops.cc: ReadVariableOp).
 ALIASES = frozenset({
     "Identity", "Reshape", "Squeeze", "ExpandDims", "StopGradient", "PreventGradient", "EnsureShape", "Snapshot",
+    # The graph optimizer sums large tensors in a temporary variable (memory_optimizer.cc, `RewriteAddN`).
+    "Assign", "AssignAdd", "DestroyTemporaryVariable",
 })  # fmt: skip
 
 # What the caller feeds: batches and handles (see graph.py).
