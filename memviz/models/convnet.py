@@ -22,6 +22,16 @@ POOLINGS = (None, "max", "average")
 HEADS = ("flatten", "global_average", "global_max")
 LARGEST = 2**31 - 1
 
+_COUNTS = ("filters", "kernel", "strides", "pool_size", "outputs")
+_CHOICES: dict[str, tuple[str | None, ...]] = {
+    "padding": PADDINGS, "pooling": POOLINGS, "head": HEADS, "dtype_policy": (None, *DTYPE_POLICIES),
+    "activation": ACTIVATIONS, "dense_activation": ACTIVATIONS, "output_activation": ACTIVATIONS,
+}  # fmt: skip
+_KERAS_CLASSES = {
+    "max": "MaxPooling2D", "average": "AveragePooling2D",
+    "flatten": "Flatten", "global_average": "GlobalAveragePooling2D", "global_max": "GlobalMaxPooling2D",
+}  # fmt: skip
+
 
 @dataclass(frozen=True, kw_only=True)
 class ConvBlock:
@@ -42,11 +52,7 @@ class ConvBlock:
     dropout: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("filters", "kernel", "strides", "pool_size"):
-            _check_count(name, getattr(self, name))
-        _check_one_of("padding", self.padding, PADDINGS)
-        _check_one_of("activation", self.activation, ACTIVATIONS)
-        _check_one_of("pooling", self.pooling, POOLINGS)
+        _check(self)
         if not isinstance(self.dropout, int | float) or not 0 <= self.dropout < 1:
             raise ValueError(f"dropout={self.dropout!r} is not possible; it is a share from 0 to below 1.")
 
@@ -108,12 +114,7 @@ class ConvNet:
                 raise TypeError(f"blocks holds ConvBlock(filters=...) only, not {block!r}.")
         for units in self.dense:
             _check_count("dense units", units)
-        _check_count("outputs", self.outputs)
-        _check_one_of("head", self.head, HEADS)
-        _check_one_of("dense_activation", self.dense_activation, ACTIVATIONS)
-        _check_one_of("output_activation", self.output_activation, ACTIVATIONS)
-        if self.dtype_policy is not None:
-            _check_one_of("dtype_policy", self.dtype_policy, DTYPE_POLICIES)
+        _check(self)
         _ = self.plan  # a kernel that does not fit is refused here
 
     @cached_property
@@ -124,10 +125,14 @@ class ConvNet:
         for number, block in enumerate(self.blocks, start=1):
             layers += _plan_block(block, number, shape)
             shape = layers[-1].output_shape
-        layers.append(_plan_head(self.head, shape))
-        for number, units in enumerate(self.dense, start=1):
-            layers.append(_plan_dense(f"dense{number}", units, self.dense_activation, layers[-1].output_shape[0]))
-        layers.append(_plan_dense("output", self.outputs, self.output_activation, layers[-1].output_shape[0]))
+        flat = self.head == "flatten"
+        features = math.prod(shape) if flat else shape[-1]
+        layers.append(LayerPlan("flatten" if flat else "global_pool", _KERAS_CLASSES[self.head], {}, (features,)))
+        hidden = [(f"dense{number}", units, self.dense_activation) for number, units in enumerate(self.dense, start=1)]
+        for name, units, activation in (*hidden, ("output", self.outputs, self.output_activation)):
+            arguments = {"units": units, "activation": activation}
+            layers.append(LayerPlan(name, "Dense", arguments, (units,), ((features, units), (units,))))
+            features = units
         return tuple(layers)
 
     @property
@@ -149,13 +154,9 @@ class ConvNet:
 
 def _plan_block(block: ConvBlock, number: int, shape: tuple[int, ...]) -> list[LayerPlan]:
     """The layers of one block applied to ``shape`` (height, width, channels)."""
-    height, width, channels = shape
-    height, width = (
-        _slide(f"conv{number}", side, n, block.kernel, block.strides, block.padding)
-        for side, n in (("height", height), ("width", width))
-    )
-    out = (height, width, block.filters)
-    kernel = (block.kernel, block.kernel, channels, block.filters)
+    size = _slide(f"conv{number}", shape[:2], block.kernel, block.strides, block.padding)
+    out = (*size, block.filters)
+    kernel = (block.kernel, block.kernel, shape[2], block.filters)
     # With batch norm the activation comes after it, as in every published network; the bias would be lost in the norm.
     convolution = {
         "filters": block.filters, "kernel_size": block.kernel, "strides": block.strides, "padding": block.padding,
@@ -168,43 +169,36 @@ def _plan_block(block: ConvBlock, number: int, shape: tuple[int, ...]) -> list[L
         layers.append(LayerPlan(f"norm{number}", "BatchNormalization", {}, out, pair, pair))
         layers.append(LayerPlan(f"activation{number}", "Activation", {"activation": block.activation}, out))
     if block.pooling:
-        height, width = (
-            _slide(f"pool{number}", side, n, block.pool_size, block.pool_size, "valid")
-            for side, n in (("height", height), ("width", width))
-        )
-        out = (height, width, block.filters)
-        kind = {"max": "MaxPooling2D", "average": "AveragePooling2D"}[block.pooling]
-        layers.append(LayerPlan(f"pool{number}", kind, {"pool_size": block.pool_size}, out))
+        out = (*_slide(f"pool{number}", size, block.pool_size, block.pool_size, "valid"), block.filters)
+        arguments = {"pool_size": block.pool_size}
+        layers.append(LayerPlan(f"pool{number}", _KERAS_CLASSES[block.pooling], arguments, out))
     if block.dropout:
         layers.append(LayerPlan(f"dropout{number}", "Dropout", {"rate": block.dropout}, out, (), ((2,),)))
     return layers
 
 
-def _plan_head(head: str, shape: tuple[int, ...]) -> LayerPlan:
-    if head == "flatten":
-        return LayerPlan("flatten", "Flatten", {}, (math.prod(shape),))
-    kind = {"global_average": "GlobalAveragePooling2D", "global_max": "GlobalMaxPooling2D"}[head]
-    return LayerPlan("global_pool", kind, {}, (shape[-1],))
-
-
-def _plan_dense(name: str, units: int, activation: str, features: int) -> LayerPlan:
-    arguments = {"units": units, "activation": activation}
-    return LayerPlan(name, "Dense", arguments, (units,), ((features, units), (units,)))
-
-
-def _slide(layer: str, side: str, size: int, window: int, stride: int, padding: str) -> int:
-    """Output size of a window sliding over ``size`` values.
+def _slide(layer: str, size: tuple[int, ...], window: int, stride: int, padding: str) -> tuple[int, ...]:
+    """Output (height, width) of a window sliding over ``size`` (height, width).
 
     Source: keras.io, Conv2D: ceil(size / stride) for "same", floor((size - window) / stride) + 1 for "valid".
     """
     if padding == "same":
-        return -(-size // stride)
-    if window > size:
-        raise ValueError(
-            f"{layer}: a window of {window} does not fit into a {side} of {size}; use a window of at most {size}, "
-            'padding="same", or less pooling before it.'
-        )
-    return (size - window) // stride + 1
+        return tuple(-(-n // stride) for n in size)
+    for side, n in zip(("height", "width"), size, strict=True):
+        if window > n:
+            raise ValueError(
+                f"{layer}: a window of {window} does not fit into a {side} of {n}; use a window of at most {n}, "
+                'padding="same", or less pooling before it.'
+            )
+    return tuple((n - window) // stride + 1 for n in size)
+
+
+def _check(record: ConvBlock | ConvNet) -> None:
+    for name, value in vars(record).items():
+        if name in _COUNTS:
+            _check_count(name, value)
+        if name in _CHOICES and value not in _CHOICES[name]:
+            raise ValueError(unknown_name(name, value, map(str, _CHOICES[name])))
 
 
 def _check_count(name: str, value: object) -> None:
@@ -212,8 +206,3 @@ def _check_count(name: str, value: object) -> None:
         raise TypeError(f"{name} is a whole number, not {value!r}.")
     if not 1 <= value <= LARGEST:
         raise ValueError(f"{name}={value} is not possible; it is a whole number from 1 to {LARGEST:,}.")
-
-
-def _check_one_of(name: str, value: object, allowed: tuple[str | None, ...]) -> None:
-    if value not in allowed:
-        raise ValueError(unknown_name(name, value, [str(a) for a in allowed]))
