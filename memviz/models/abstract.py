@@ -39,15 +39,13 @@ def abstract_weights() -> Iterator[list[Any]]:
     On leaving, the random state of Python, numpy and TensorFlow and Keras' global state (name counters, dtype policy,
     seed generator) are what they were before. Other threads that build models meanwhile get real weights.
     """
-    with _caller_state_kept():
-        _install_patch()
+    with _caller_state_kept(), _variables_patched():
         made: list[Any] = []
         token = _ABSTRACT.set(made)
         try:
             yield made
         finally:
             _ABSTRACT.reset(token)
-            _remove_patch()
 
 
 def building_abstractly() -> bool:
@@ -65,31 +63,26 @@ def initializer_of(variable: Any) -> Any:
     return getattr(variable, "_memviz_initializer", None)
 
 
-def _variable_class() -> Any:
+@contextmanager
+def _variables_patched() -> Iterator[None]:
+    """Keras' Variable initializes as below, until the last of the threads that want it so has left."""
+    global _patch_users
     from keras.src.backend.tensorflow.core import Variable
 
-    return Variable
-
-
-def _install_patch() -> None:
-    global _patch_users
     with _patch_lock:
         if _patch_users == 0:
-            cls = _variable_class()
             for replacement in (_initialize, _initialize_with_initializer, _direct_assign):
-                name = replacement.__name__
-                _originals[name] = getattr(cls, name)
-                setattr(cls, name, replacement)
+                _originals[replacement.__name__] = getattr(Variable, replacement.__name__)
+                setattr(Variable, replacement.__name__, replacement)
         _patch_users += 1
-
-
-def _remove_patch() -> None:
-    global _patch_users
-    with _patch_lock:
-        _patch_users -= 1
-        if _patch_users == 0:
-            for name, original in _originals.items():
-                setattr(_variable_class(), name, original)
+    try:
+        yield
+    finally:
+        with _patch_lock:
+            _patch_users -= 1
+            if _patch_users == 0:
+                for name, original in _originals.items():
+                    setattr(Variable, name, original)
 
 
 def _initialize(variable: Any, value: Any) -> None:
@@ -102,9 +95,8 @@ def _initialize(variable: Any, value: Any) -> None:
 
     # A callable is an initializer that was not run yet: Keras knows the shape already. Else a value was given.
     shape = variable._shape if callable(value) else value.shape
-    variable._value = UninitializedVariable(
-        shape=shape, dtype=variable._dtype, trainable=variable.trainable, name=variable.name
-    )
+    told = {"dtype": variable._dtype, "trainable": variable.trainable, "name": variable.name}
+    variable._value = UninitializedVariable(shape=shape, **told)
     variable._memviz_abstract = True
     made.append(variable)
 
@@ -137,8 +129,8 @@ def _caller_state_kept() -> Iterator[None]:
 
     python_random, numpy_random = random.getstate(), np.random.get_state()
     tf_context = context.context()
-    tf_seed, tf_rng = tf_context._seed, getattr(tf_context, "_rng", None)
-    tf_random = None if tf_rng is None else tf_rng.getstate()
+    seed, generator = tf_context._seed, getattr(tf_context, "_rng", None)
+    drawn = generator and generator.getstate()
     before = dict(vars(global_state.GLOBAL_STATE_TRACKER))
     vars(global_state.GLOBAL_STATE_TRACKER).pop("object_name_uids", None)
     try:
@@ -146,10 +138,10 @@ def _caller_state_kept() -> Iterator[None]:
     finally:
         random.setstate(python_random)
         np.random.set_state(numpy_random)
-        tf_context._seed = tf_seed
-        if tf_rng is not None:
-            tf_rng.setstate(tf_random)
-            tf_context._rng = tf_rng
+        tf_context._seed = seed
+        if generator is not None:
+            generator.setstate(drawn)
+            tf_context._rng = generator
         now = vars(global_state.GLOBAL_STATE_TRACKER)  # another object where `clear_session` was called meanwhile
         now.clear()
         now.update(before)
