@@ -84,7 +84,8 @@ def owners(graph: StepGraph, scopes: Mapping[str, str], variable_rows: Mapping[i
     """The owner of each node's outputs. variable_rows: argument number of a resource -> the row of its variable."""
     found: list[Owner] = []
     is_update = [_place(node.name, scopes) == OPTIMIZER for node in graph.nodes]
-    gradients = {source for source, _ in _weight_gradients(graph.nodes, is_update)}
+    backward = _backward(graph.nodes)
+    gradients = {source for source, _ in _weight_gradients(graph.nodes, is_update, backward)}
     for index, node in enumerate(graph.nodes):
         if index in graph.arguments:
             row = variable_rows.get(graph.arguments[index], INPUT)
@@ -96,7 +97,7 @@ def owners(graph: StepGraph, scopes: Mapping[str, str], variable_rows: Mapping[i
             rows = (found[source].layer for source, _ in node.inputs)
             row = next((r for r in rows if r not in (OPTIMIZER, METRICS, INPUT)), OPTIMIZER)
             found.append(Owner(row, Category.TEMPORARY))
-        elif _is_gradient(node.name):
+        elif backward[index]:
             kind = Category.GRADIENT if index in gradients else Category.ACTIVATION_GRADIENT
             found.append(Owner(place or _inherited(node, found), kind))
         elif place is None:
@@ -131,12 +132,29 @@ def _inherited(node: Node, found: Sequence[Owner]) -> str:
     return next((row for row in rows if row not in (INPUT, UNATTRIBUTED)), METRICS if not rows else UNATTRIBUTED)
 
 
-def _weight_gradients(nodes: Sequence[Node], is_update: Sequence[bool]) -> set[tuple[int, int]]:
-    """Outputs (node, slot) of the backward pass that the optimizer reads, directly or through an alias."""
-    read = {source for node, update in zip(nodes, is_update, strict=True) if update for source in node.inputs}
-    found = {(source, slot) for source, slot in (_origin(nodes, *r) for r in read) if _is_gradient(nodes[source].name)}
-    # A loop adds up what it was given at first.
-    return found | {_origin(nodes, *nodes[at].inputs[slot]) for at, slot in found if nodes[at].op in _LOOPS}
+def _backward(nodes: Sequence[Node]) -> list[bool]:
+    """Which nodes are of the backward pass; the sums of gradients from several places stand in no scope."""
+    found: list[bool] = []
+    for node in nodes:
+        found.append(_is_gradient(node.name) or (node.op == "AddN" and any(found[at] for at, _ in node.inputs)))
+    return found
+
+
+def _weight_gradients(
+    nodes: Sequence[Node], is_update: Sequence[bool], backward: Sequence[bool]
+) -> set[tuple[int, int]]:
+    """Outputs (node, slot) of the backward pass that the optimizer reads, directly, through an alias, or as terms of a
+    sum; a loop adds up what it was given at first.
+    """
+    found: set[tuple[int, int]] = set()
+    todo = [source for node, update in zip(nodes, is_update, strict=True) if update for source in node.inputs]
+    while todo:
+        at, slot = _origin(nodes, *todo.pop())
+        if backward[at] and (at, slot) not in found:
+            found.add((at, slot))
+            node = nodes[at]
+            todo += node.inputs if node.op == "AddN" else [node.inputs[slot]] if node.op in _LOOPS else []
+    return found
 
 
 def _origin(nodes: Sequence[Node], source: int, slot: int) -> tuple[int, int]:
@@ -152,7 +170,7 @@ def gradients_in_loops(graph: StepGraph, concrete: Any, scopes: Mapping[str, str
     functions = {function.signature.name: function for function in concrete.graph.as_graph_def().library.function}
     is_update = [_place(node.name, scopes) == OPTIMIZER for node in graph.nodes]
     found: dict[str, Owner] = {}
-    for index, slot in _weight_gradients(graph.nodes, is_update):
+    for index, slot in _weight_gradients(graph.nodes, is_update, _backward(graph.nodes)):
         loop = graph.nodes[index]
         if loop.op not in _LOOPS:
             continue

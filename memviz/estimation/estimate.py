@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from memviz.estimation import executor
 from memviz.estimation.allocator import BfcAllocator, OutOfMemoryError
 from memviz.estimation.attribution import Owner, layers_of, owners, scopes_noted, variable_owners
 from memviz.estimation.graph import step_graph
 from memviz.estimation.initializers import is_modelled, recipe
-from memviz.estimation.replay import Line, Training, Weight, run, script, survives
+from memviz.estimation.replay import Line, Training, Weight, peaks, run, script
 from memviz.estimation.result import Estimate
 from memviz.models.abstract import abstract_weights, initializer_of
 from memviz.models.network import Network
 from memviz.models.training import batch_specs, build_slots, compiled_model, loss_name, step_function
-from memviz.profile import OPTIMIZER, Category, MemoryProfile, Phase
+from memviz.profile import MemoryProfile, Phase
 from memviz.setup import TrainingSetup
 from memviz.units import MIB, dtype_bytes
 
+T = TypeVar("T")
 STEPS = 5  # as many as a trial runs by default; the steady step is the median of the third and later ones
-RARE = 0.05  # the risk, per process, that required_bytes leaves out
+# How many orders of execution are played (executor.py): as many as take a bearable time, in nodes, within these ends.
+_FEWEST_ORDERS, _MOST_ORDERS, _ORDERED_NODES = 3, 7, 20_000
 _FIRST_REGION = 2 * MIB  # the reference device has one beside the region proper (measurement/device.py)
 _ROOMY = 1 << 46  # more than any device has
 
@@ -34,9 +36,7 @@ _NOT_COUNTED = (
 
 @dataclass(frozen=True)
 class Traced:
-    """What does not depend on the budget. scripts: of the usual order of execution, and of the other extreme where that
-    is likely enough to count.
-    """
+    """What does not depend on the budget. scripts: one for each order of execution that is played."""
 
     scripts: Sequence[Sequence[Line]]
     layers: tuple[str, ...]
@@ -79,17 +79,17 @@ def estimate_network(network: Network, setup: TrainingSetup) -> Estimate:
     if setup.jit_compile is True:
         raise ValueError("jit_compile=True cannot be estimated yet; use jit_compile=False, or measure it.")
     traced = trace_training(network, setup)
-    by_order = [_phases_within(traced, lines, setup, _ROOMY) or {} for lines in traced.scripts]
-    usual = by_order[0]
-    peaks = {name: sorted(phases[name].peak_bytes for phases in by_order) for name in usual}
-    largest = max(usual.values(), key=lambda phase: phase.peak_bytes).name
-    required = _required_bytes(traced, setup, max(max(found) for found in peaks.values()))
+    by_order = [_peaks(lines, _allocator(setup, _ROOMY)) for lines in traced.scripts]
+    ranges = {phase: (min(p[phase] for p in by_order), max(p[phase] for p in by_order)) for phase in by_order[0]}
+    usual = sorted(zip(by_order, traced.scripts, strict=True), key=lambda pair: pair[0]["steady_step"])
+    _, lines = usual[len(usual) // 2]
+    phases = _phases_within(traced, lines, setup, _ROOMY)
+    assert phases is not None
+    largest = max(phases.values(), key=lambda phase: phase.peak_bytes).name
     if setup.budget_bytes is not None:
         # Within a budget the allocator finds other chunks; where it runs out, the phases are those without one.
-        usual = _phases_within(traced, traced.scripts[0], setup, setup.budget_bytes) or usual
-    return Estimate(
-        usual, required, largest, traced.loss, {name: (found[0], found[-1]) for name, found in peaks.items()}
-    )
+        phases = _phases_within(traced, lines, setup, setup.budget_bytes) or phases
+    return Estimate(phases, _required_bytes(traced.scripts, by_order), largest, traced.loss, ranges)
 
 
 def trace_training(network: Network, setup: TrainingSetup) -> Traced:
@@ -120,23 +120,13 @@ def trace_training(network: Network, setup: TrainingSetup) -> Traced:
         graph,
         owners(graph, scopes, by_argument),
     )
-    tapes = [executor.run(graph, variables, last_argument_first=usual) for usual in _orders(weights)]
+    orders = range(max(_FEWEST_ORDERS, min(_MOST_ORDERS, _ORDERED_NODES // len(graph.nodes))))
     return Traced(
-        scripts=[script(training, tape, STEPS) for tape in tapes],
+        scripts=[script(training, executor.run(graph, variables, seed=seed), STEPS) for seed in orders],
         layers=tuple(layer.name for layer in layers_of(model)),
         loss=loss_name(model),
         not_counted=_NOT_COUNTED + tuple(f"What the initializer {name} needs beside the weight." for name in unknown),
     )
-
-
-def _orders(weights: Sequence[Weight]) -> tuple[bool, ...]:
-    """Which orders of execution count (executor.execution_order): the usual one, and the other unless it is rare.
-
-    With n weights and k scalars of the optimizer in any order, one of the scalars is the last with k in n + k.
-    """
-    scalars = sum(w.owner == Owner(OPTIMIZER, Category.OPTIMIZER_STATE) for w in weights)
-    read = sum(w.owner.category in (Category.PARAMETER, Category.BUFFER) for w in weights)
-    return (True, False) if scalars > RARE * (read + scalars) else (True,)
 
 
 def _trace(model: Any, specs: Any) -> Any:
@@ -172,9 +162,19 @@ def _phases_within(
         ]
     except OutOfMemoryError:
         return None
-    steady = sorted(profiles[3:], key=lambda profile: profile.peak_bytes)
-    kept = (profiles[0], profiles[1], steady[len(steady) // 2])
+    kept = (profiles[0], profiles[1], _steady(profiles, lambda profile: profile.peak_bytes))
     return {profile.phase: Phase(profile.phase, profile.peak_bytes, profile) for profile in kept}
+
+
+def _peaks(lines: Sequence[Line], allocator: BfcAllocator) -> dict[str, int]:
+    found = peaks(lines, allocator)
+    return {"build": found[0], "first_step": found[1], "steady_step": _steady(found, int)}
+
+
+def _steady(runs: Sequence[T], peak: Callable[[T], int]) -> T:
+    """Of build, first step and further steps, the median of the third and later steps, by its peak."""
+    steady = sorted(runs[3:], key=peak)
+    return steady[len(steady) // 2]
 
 
 def _allocator(setup: TrainingSetup, limit_bytes: int) -> BfcAllocator:
@@ -182,13 +182,21 @@ def _allocator(setup: TrainingSetup, limit_bytes: int) -> BfcAllocator:
     return BfcAllocator(limit_bytes, regions)
 
 
-def _required_bytes(traced: Traced, setup: TrainingSetup, peak_bytes: int) -> int:
-    """The smallest one-region budget in which the modelled allocator survives every phase, to within 0.2 %."""
+def _required_bytes(scripts: Sequence[Sequence[Line]], by_order: Sequence[Mapping[str, int]]) -> int:
+    """The smallest one-region budget in which the modelled allocator survives every phase, to within 0.2 %.
+
+    In the two orders that peak highest; the others need less.
+    """
+    highest = sorted(zip(by_order, scripts, strict=True), key=lambda pair: max(pair[0].values()))[-2:]
 
     def survived(limit_bytes: int) -> bool:
-        return all(survives(lines, _allocator(setup, limit_bytes)) for lines in traced.scripts)
+        try:
+            return all(peaks(lines, BfcAllocator(limit_bytes, (_FIRST_REGION, limit_bytes))) for _, lines in highest)
+        except OutOfMemoryError:
+            return False
 
-    low, high = peak_bytes - 1, peak_bytes
+    high = max(highest[-1][0].values())
+    low = high - 1
     while not survived(high):
         low, high = high, high + max(high // 16, MIB)
     while high - low > max(high // 500, 4096):

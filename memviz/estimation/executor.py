@@ -9,6 +9,7 @@ most recently pushed first. On a GPU every kernel counts as cheap.
 from __future__ import annotations
 
 import math
+import random
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +18,8 @@ from enum import Enum
 from memviz.estimation import kernels
 from memviz.estimation.graph import Node, StepGraph, TensorType
 from memviz.units import dtype_bytes
+
+_EDGES_IN_ORDER = 4
 
 
 class Do(Enum):
@@ -58,27 +61,24 @@ class _Buffer:
         self.block, self.variable, self.holders = block, variable, holders
 
 
-def run(graph: StepGraph, variables: Mapping[int, int], *, gpu: bool = False, last_argument_first: bool = True) -> Tape:
-    """The tape of one run. variables: argument number of each resource -> the variable's number.
-
-    last_argument_first: see `execution_order`.
-    """
-    return _Executor(graph, variables).run(gpu, last_argument_first)
+def run(graph: StepGraph, variables: Mapping[int, int], *, gpu: bool = False, seed: int = 0) -> Tape:
+    """The tape of one run. variables: argument number of each resource -> the variable's number. seed: see `_edges`."""
+    return _Executor(graph, variables, seed).run(gpu)
 
 
 class _Executor:
-    def __init__(self, graph: StepGraph, variables: Mapping[int, int]) -> None:
+    def __init__(self, graph: StepGraph, variables: Mapping[int, int], seed: int) -> None:
         self._graph = graph
         self._tape = Tape()
-        self._edges = _edges(graph.nodes)
+        self._edges = _edges(graph.nodes, seed)
         self._values: dict[tuple[int, int], _Buffer | None] = {}
         self._variables = {number: _Buffer(variable=number, holders=1) for number in variables.values()}
         self._handles = {
             node: variables[argument] for node, argument in graph.arguments.items() if argument in variables
         }
 
-    def run(self, gpu: bool, last_argument_first: bool) -> Tape:
-        for index in execution_order(self._graph, self._edges, gpu, last_argument_first):
+    def run(self, gpu: bool) -> Tape:
+        for index in execution_order(self._graph.nodes, self._edges, gpu):
             self._tape.order.append(index)
             self._execute(index)
         return self._tape
@@ -211,47 +211,49 @@ def _same_size(have: TensorType, want: TensorType) -> bool:
 
 @dataclass(frozen=True)
 class _Edges:
-    """uses: per node, output slot -> number of readers. followers: per node, who waits for it, one entry per edge."""
+    """uses: per node, output slot -> number of readers. followers: per node, who waits for it, one entry per edge.
+    pending: per node, the number of edges it waits for. roots: the nodes that wait for nothing.
+    """
 
     uses: list[dict[int, int]]
     followers: list[list[int]]
     pending: list[int]
+    roots: list[int]
 
 
-def _edges(nodes: Sequence[Node]) -> _Edges:
+def _edges(nodes: Sequence[Node], seed: int) -> _Edges:
+    """Who follows whom, in the order in which TensorFlow hands over.
+
+    A node keeps up to four outgoing edges in the order of their making, and more in a hash set of addresses
+    (edgeset.h): that order differs from process to process and repeats within one. So do the peaks of some networks.
+    Any order is as likely as another; `seed` picks one.
+    """
     uses: list[dict[int, int]] = [{} for _ in nodes]
-    data: list[list[int]] = [[] for _ in nodes]
-    control: list[list[int]] = [[] for _ in nodes]
+    edges: list[list[tuple[bool, int]]] = [[] for _ in nodes]
     for index, node in enumerate(nodes):
         for source, slot in node.inputs:
             uses[source][slot] = uses[source].get(slot, 0) + 1
-            data[source].append(index)
+            edges[source].append((False, index))
         for source in node.controls:
-            control[source].append(index)
+            edges[source].append((True, index))
+    shuffle = random.Random(seed).shuffle
+    roots = [index for index, node in enumerate(nodes) if not node.inputs and not node.controls]
+    shuffle(roots)
+    for outgoing in edges:
+        if len(outgoing) > _EDGES_IN_ORDER:
+            shuffle(outgoing)
     # Data edges before control edges (immutable_executor_state.cc).
-    followers = [d + c for d, c in zip(data, control, strict=True)]
-    return _Edges(uses, followers, [len(node.inputs) + len(node.controls) for node in nodes])
+    followers = [[i for c, i in outgoing if not c] + [i for c, i in outgoing if c] for outgoing in edges]
+    return _Edges(uses, followers, [len(node.inputs) + len(node.controls) for node in nodes], roots)
 
 
-def execution_order(
-    graph: StepGraph, edges: _Edges, gpu: bool = False, last_argument_first: bool = True
-) -> Iterator[int]:
-    """Node indices in the order of execution.
-
-    TensorFlow takes the nodes without inputs in an order that follows from addresses in memory, and so differs from
-    process to process; within one it repeats. It decides whether the optimizer's scalars (iteration, learning rate)
-    are ready when the first gradient is. Mostly they are: the backward pass begins when the last weight has been read,
-    and they are last only once in as many arguments. last_argument_first: they are (the optimizer's arguments come
-    last, and what was pushed last runs first); False: the other extreme.
-    """
-    nodes = graph.nodes
+def execution_order(nodes: Sequence[Node], edges: _Edges, gpu: bool = False) -> Iterator[int]:
+    """Node indices in the order of execution."""
     cheap: Callable[[str], bool] = (lambda op: True) if gpu else kernels.CHEAP.__contains__
     pending = list(edges.pending)
     pool: list[int] = []  # its only thread takes from the end
     inline: deque[int] = deque()
-    last = len(graph.arguments)
-    ready = [index for index, count in enumerate(pending) if count == 0]
-    ready.sort(key=lambda index: graph.arguments.get(index, last), reverse=not last_argument_first)
+    ready = edges.roots
     while ready or inline or pool:
         _schedule(ready, nodes, cheap, inline, pool)
         index = inline.popleft() if inline else pool.pop()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
-from memviz.estimation.allocator import BfcAllocator, OutOfMemoryError
+from memviz.estimation.allocator import BfcAllocator
 from memviz.estimation.attribution import Owner
 from memviz.estimation.executor import Do, Tape
 from memviz.estimation.graph import StepGraph
@@ -85,20 +85,21 @@ def script(training: Training, tape: Tape, steps: int) -> list[Line]:
     return lines
 
 
-def survives(lines: Sequence[Line], allocator: BfcAllocator) -> bool:
-    """Whether the allocator has room for every line."""
+def peaks(lines: Sequence[Line], allocator: BfcAllocator) -> list[int]:
+    """The peak of each phase in bytes, without keeping the allocations. Raises OutOfMemoryError."""
     addresses: dict[Hashable, int] = {}
-    try:
-        for say, key, nbytes, _, new_key in lines:
-            if say == Say.ALLOCATE:
-                addresses[key] = allocator.allocate(nbytes)[0]
-            elif say == Say.RELEASE:
-                allocator.release(addresses.pop(key))
-            elif say == Say.RENAME:
-                addresses[new_key] = addresses.pop(key)
-    except OutOfMemoryError:
-        return False
-    return True
+    found: list[int] = []
+    for say, key, nbytes, _, new_key in lines:
+        if say == Say.ALLOCATE:
+            addresses[key] = allocator.allocate(nbytes)[0]
+            found[-1] = max(found[-1], allocator.in_use_bytes)
+        elif say == Say.RELEASE:
+            allocator.release(addresses.pop(key))
+        elif say == Say.RENAME:
+            addresses[new_key] = addresses.pop(key)
+        else:
+            found.append(allocator.in_use_bytes)
+    return found
 
 
 def run(lines: Sequence[Line], allocator: BfcAllocator) -> Iterator[tuple[str, tuple[Allocation, ...]]]:
