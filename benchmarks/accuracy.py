@@ -113,7 +113,11 @@ def main() -> None:
         if psutil.virtual_memory().available < BUDGET + 2 * GIB:
             print(f"skipped {row.key}: it may need {format_bytes(BUDGET)}, which this machine does not have free")
             continue
-        results[row.key] = measured_row(row)
+        try:
+            results[row.key] = measured_row(row)
+        except (ValueError, MemoryError, RuntimeError) as error:
+            print(f"refused: {row.key}: {error}")
+            continue
         RESULTS.write_text(json.dumps(results, indent=1))
         print(f"done: {row.key}", flush=True)
     print_table(results)

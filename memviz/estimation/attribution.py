@@ -83,16 +83,16 @@ def _row(path: str, scopes: Mapping[str, str]) -> str | None:
 def owners(graph: StepGraph, scopes: Mapping[str, str], variable_rows: Mapping[int, str]) -> list[Owner]:
     """The owner of each node's outputs. variable_rows: argument number of a resource -> the row of its variable."""
     found: list[Owner] = []
-    is_update = [_place(node.name, scopes) == OPTIMIZER for node in graph.nodes]
+    places = [_place(node.name, scopes) for node in graph.nodes]
     backward = _backward(graph.nodes)
-    gradients = {source for source, _ in _weight_gradients(graph.nodes, is_update, backward)}
+    gradients = {source for source, _ in _weight_gradients(graph.nodes, places, backward)}
+    readers = _places_of_readers(graph.nodes, places)
     for index, node in enumerate(graph.nodes):
+        place = places[index]
         if index in graph.arguments:
             row = variable_rows.get(graph.arguments[index], INPUT)
             found.append(Owner(row, Category.INPUT))
-            continue
-        place = _place(node.name, scopes)
-        if place == OPTIMIZER:
+        elif place == OPTIMIZER:
             # An update works on the weights of one layer: that of the gradient or variable it reads.
             rows = (found[source].layer for source, _ in node.inputs)
             row = next((r for r in rows if r not in (OPTIMIZER, METRICS, INPUT)), OPTIMIZER)
@@ -101,7 +101,8 @@ def owners(graph: StepGraph, scopes: Mapping[str, str], variable_rows: Mapping[i
             kind = Category.GRADIENT if index in gradients else Category.ACTIVATION_GRADIENT
             found.append(Owner(place or _inherited(node, found), kind))
         elif place is None:
-            found.append(Owner(_inherited(node, found), Category.TEMPORARY))
+            row = _inherited(node, found) if node.inputs else readers.get(index, METRICS)
+            found.append(Owner(row, Category.TEMPORARY))
         else:
             found.append(Owner(place, Category.ACTIVATION))
     return found
@@ -129,7 +130,17 @@ def _is_gradient(name: str) -> bool:
 def _inherited(node: Node, found: Sequence[Owner]) -> str:
     """The row of what a node without a scope of its own works on; Keras updates its loss tracker in no scope."""
     rows = [found[source].layer for source, _ in node.inputs]
-    return next((row for row in rows if row not in (INPUT, UNATTRIBUTED)), METRICS if not rows else UNATTRIBUTED)
+    return next((row for row in rows if row not in (INPUT, UNATTRIBUTED)), UNATTRIBUTED if rows else METRICS)
+
+
+def _places_of_readers(nodes: Sequence[Node], places: Sequence[str | None]) -> dict[int, str]:
+    """Per node, the place of the first reader that has one: whose a constant without a scope is."""
+    found: dict[int, str] = {}
+    for node, place in zip(nodes, places, strict=True):
+        if place is not None:
+            for source, _ in node.inputs:
+                found.setdefault(source, place)
+    return found
 
 
 def _backward(nodes: Sequence[Node]) -> list[bool]:
@@ -141,26 +152,24 @@ def _backward(nodes: Sequence[Node]) -> list[bool]:
 
 
 def _weight_gradients(
-    nodes: Sequence[Node], is_update: Sequence[bool], backward: Sequence[bool]
+    nodes: Sequence[Node], places: Sequence[str | None], backward: Sequence[bool]
 ) -> set[tuple[int, int]]:
     """Outputs (node, slot) of the backward pass that the optimizer reads, directly, through an alias, or as terms of a
     sum; a loop adds up what it was given at first.
     """
     found: set[tuple[int, int]] = set()
-    todo = [source for node, update in zip(nodes, is_update, strict=True) if update for source in node.inputs]
+    todo = [source for node, place in zip(nodes, places, strict=True) if place == OPTIMIZER for source in node.inputs]
     while todo:
-        at, slot = _origin(nodes, *todo.pop())
-        if backward[at] and (at, slot) not in found:
+        at, slot = first = todo.pop()
+        while nodes[at].op in kernels.ALIASES:
+            at, slot = nodes[at].inputs[0]
+        # Another layer's gradient in another shape: the rows of an embedding's sparse gradient.
+        passed_on = at != first[0] and backward[first[0]] and places[first[0]] != places[at]
+        if backward[at] and (at, slot) not in found and not passed_on:
             found.add((at, slot))
             node = nodes[at]
             todo += node.inputs if node.op == "AddN" else [node.inputs[slot]] if node.op in _LOOPS else []
     return found
-
-
-def _origin(nodes: Sequence[Node], source: int, slot: int) -> tuple[int, int]:
-    while nodes[source].op in kernels.ALIASES:
-        source, slot = nodes[source].inputs[0]
-    return source, slot
 
 
 def gradients_in_loops(graph: StepGraph, concrete: Any, scopes: Mapping[str, str]) -> dict[str, Owner]:
@@ -168,9 +177,9 @@ def gradients_in_loops(graph: StepGraph, concrete: Any, scopes: Mapping[str, str
     if not any(node.op in _LOOPS for node in graph.nodes):
         return {}
     functions = {function.signature.name: function for function in concrete.graph.as_graph_def().library.function}
-    is_update = [_place(node.name, scopes) == OPTIMIZER for node in graph.nodes]
+    places = [_place(node.name, scopes) for node in graph.nodes]
     found: dict[str, Owner] = {}
-    for index, slot in _weight_gradients(graph.nodes, is_update, _backward(graph.nodes)):
+    for index, slot in _weight_gradients(graph.nodes, places, _backward(graph.nodes)):
         loop = graph.nodes[index]
         if loop.op not in _LOOPS:
             continue
@@ -180,7 +189,7 @@ def gradients_in_loops(graph: StepGraph, concrete: Any, scopes: Mapping[str, str
         while last in ops and ops[last].op in kernels.ALIASES:
             last = ops[last].input[0].partition(":")[0]
         terms = [name.partition(":")[0] for name in ops[last].input] if last in ops else []
-        owner = Owner(_place(loop.name, scopes) or UNATTRIBUTED, Category.GRADIENT)
+        owner = Owner(places[index] or UNATTRIBUTED, Category.GRADIENT)
         found |= {f"{loop.name}/body/{name}": owner for name in (last, *terms) if name in ops}
     return found
 

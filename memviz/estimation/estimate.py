@@ -26,6 +26,7 @@ STEPS = 5  # as many as a trial runs by default; the steady step is the median o
 # How many orders of execution are played (executor.py): as many as take a bearable time, in nodes, within these ends.
 _FEWEST_ORDERS, _MOST_ORDERS, _ORDERED_NODES = 3, 7, 20_000
 _FIRST_REGION = 2 * MIB  # the reference device has one beside the region proper (measurement/device.py)
+_SMALL = 4096  # what an unknown initializer does for a weight of so few bytes is not worth a word
 _ROOMY = 1 << 46  # more than any device has
 
 _NOT_COUNTED = (
@@ -112,7 +113,8 @@ def trace_training(network: Network, setup: TrainingSetup) -> Traced:
     variables = {argument: number[id(handle)] for argument, handle in graph.resources.items()}
     weights = [_weight(variable, rows[id(variable)]) for variable in made]
     by_argument = {argument: weights[index].owner.layer for argument, index in variables.items()}
-    unknown = {type(initializer_of(v)).__name__ for v in made if not is_modelled(initializer_of(v))}
+    large = [initializer_of(v) for v, w in zip(made, weights, strict=True) if w.nbytes > _SMALL]
+    unknown = {type(initializer).__name__ for initializer in large if not is_modelled(initializer)}
     training = Training(
         weights[:built],
         weights[built:],

@@ -53,7 +53,7 @@ def step_graph(concrete: Any) -> StepGraph:
     graph_def = _optimize(*_function_as_graph(concrete))
     nodes = tuple(nodes_of(graph_def))
     names = {argument.name: i for i, argument in enumerate(concrete.function_def.signature.input_arg)}
-    captured = {id(inner): outer for outer, inner in concrete.graph.captures}
+    captured = {id(inner): outer for outer, inner in concrete.graph.captures if outer.dtype == "resource"}
     return StepGraph(
         nodes=nodes,
         arguments={index: names[node.name] for index, node in enumerate(nodes) if node.name in names},

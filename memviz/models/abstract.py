@@ -6,9 +6,10 @@ Checked with Keras 3.15 and TensorFlow 2.21; `tests/models/test_abstract.py` say
 
 from __future__ import annotations
 
+import math
 import random
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -17,6 +18,7 @@ PRIVATE_NAMES = (
     "keras.src.backend.tensorflow.core:Variable._initialize",
     "keras.src.backend.tensorflow.core:Variable._initialize_with_initializer",
     "keras.src.backend.tensorflow.core:Variable._direct_assign",
+    "keras.src.backend.tensorflow.core:Variable.value",
     "keras.src.backend.common.global_state:GLOBAL_STATE_TRACKER",
     "tensorflow.python.ops.resource_variable_ops:UninitializedVariable",
     "tensorflow.python.eager.context:Context._set_global_seed",  # keeps its seed in _seed and _rng
@@ -26,7 +28,8 @@ PRIVATE_NAMES = (
 _ABSTRACT: ContextVar[list[Any] | None] = ContextVar("memviz_abstract_weights", default=None)
 _patch_lock = threading.Lock()
 _patch_users = 0
-_originals: dict[str, Callable[..., None]] = {}
+_originals: dict[str, Any] = {}
+_LARGEST_VALUE = 16_384  # elements of a buffer whose values a layer may read while it is built
 
 
 @contextmanager
@@ -71,9 +74,10 @@ def _variables_patched() -> Iterator[None]:
 
     with _patch_lock:
         if _patch_users == 0:
-            for replacement in (_initialize, _initialize_with_initializer, _direct_assign):
-                _originals[replacement.__name__] = getattr(Variable, replacement.__name__)
-                setattr(Variable, replacement.__name__, replacement)
+            for name, replacement in _REPLACEMENTS.items():
+                if name in vars(Variable):  # `value` is inherited
+                    _originals[name] = vars(Variable)[name]
+                setattr(Variable, name, replacement)
         _patch_users += 1
     try:
         yield
@@ -81,6 +85,8 @@ def _variables_patched() -> Iterator[None]:
         with _patch_lock:
             _patch_users -= 1
             if _patch_users == 0:
+                for name in _REPLACEMENTS:
+                    delattr(Variable, name)
                 for name, original in _originals.items():
                     setattr(Variable, name, original)
 
@@ -118,6 +124,29 @@ def _direct_assign(variable: Any, value: Any) -> None:
     if _ABSTRACT.get() is not None and is_abstract(variable) and tf.executing_eagerly():
         return
     _originals["_direct_assign"](variable, value)
+
+
+def _value(variable: Any) -> Any:
+    """Stands in for Keras' property `Variable.value`: a small buffer that a layer reads while it is built, such as the
+    mean of a Normalization, gets its storage then.
+    """
+    import tensorflow as tf
+    from keras.src.backend.common.variables import Variable as KerasVariable
+
+    initializer = initializer_of(variable)
+    if _ABSTRACT.get() is not None and initializer is not None and tf.executing_eagerly():
+        small = not variable.trainable and math.prod(variable._shape) <= _LARGEST_VALUE
+        if small and not variable._value.is_initialized():
+            variable._value.assign(initializer(variable._shape, dtype=variable._dtype))
+    return KerasVariable.value.fget(variable)
+
+
+_REPLACEMENTS: dict[str, Any] = {
+    "_initialize": _initialize,
+    "_initialize_with_initializer": _initialize_with_initializer,
+    "_direct_assign": _direct_assign,
+    "value": property(_value),
+}
 
 
 @contextmanager
