@@ -6,9 +6,9 @@ import dataclasses
 import signal
 import statistics
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -122,24 +122,19 @@ def measure(
     The keywords up to memory_growth are `TrainingSetup`'s; budget is bytes or text such as ``"9513 MiB"``. record:
     also every allocation of the build, the first and the fourth step, as profiles (there are four steps then at
     least). timeout: seconds for the whole trial, or a mapping from "import", "build", "first_step", "steady_step" to
-    seconds. on_event is called with each `TrialEvent`, in another thread; an exception it raises ends the trial and is
-    raised here.
-    Out of memory, a crash and a timeout are results, not exceptions.
+    seconds. on_event is called with each `TrialEvent`; an exception it raises ends the trial and is raised here.
+    Out of memory, a crash and a timeout are results, not exceptions. The peaks of the same trial differ from process
+    to process with the order in which TensorFlow starts a step's inputs; see `Estimate.peak_ranges`.
 
     Raises ValueError or TypeError for a value that is not possible, HostMemoryError where this machine has too little
-    free memory. Ctrl-C ends the child first. Source of the bytes: the allocator's own statistics; of a recording,
+    free memory. Ctrl-C ends the child. Source of the bytes: the allocator's own statistics; of a recording,
     TensorFlow's profiler, with layers and categories from the step's graph.
     """
     setup = TrainingSetup.create(
         batch_size=batch_size, optimizer=optimizer, loss=loss, dtype_policy=dtype_policy, jit_compile=jit_compile,
         device=device, budget=budget, memory_growth=memory_growth, inputs=inputs,
     )  # fmt: skip
-    running = start_trial(network, setup, steps=steps, record=record, timeout=timeout, on_event=on_event)
-    try:
-        return running.wait()
-    except BaseException:
-        running.cancel()
-        raise
+    return start_trial(network, setup, steps=steps, record=record, timeout=timeout, on_event=on_event).wait()
 
 
 def start_trial(
@@ -151,7 +146,7 @@ def start_trial(
     timeout: Timeout = None,
     on_event: Callable[[TrialEvent], None] | None = None,
 ) -> RunningTrial:
-    """Start a trial and return at once; arguments, errors and events as in `measure`.
+    """Start the child of a trial and return at once; arguments and errors as in `measure`.
 
     Where memory is short the estimate is asked for first, which takes seconds.
     """
@@ -164,202 +159,162 @@ def start_trial(
         "network": network.to_message(),
         "setup": setup_to_message(setup),
         "steps": max(steps, RECORDED_STEP) if record else steps,
-        "record": record,
         "device": device,
-        "memory_growth": setup.memory_growth,
-        "limit_bytes": _host_limit(network, setup) if device == REFERENCE else setup.budget_bytes,
+        "limit_bytes": host_limit(network, setup, available_bytes()) if device == REFERENCE else setup.budget_bytes,
     }
-    return RunningTrial(request, setup, timeout, on_event)
+    return RunningTrial(request, setup, record, timeout, on_event)
 
 
 class RunningTrial:
-    """A trial under way, made by `start_trial`. May be cancelled and waited for from any thread."""
+    """A trial under way, made by `start_trial`. One thread waits for it, any may cancel it. pid: its child's."""
 
     def __init__(
         self,
         request: dict[str, Any],
         setup: TrainingSetup,
+        record: bool,
         timeout: Timeout,
         on_event: Callable[[TrialEvent], None] | None,
     ) -> None:
-        self._request, self._setup, self._timeout, self._on_event = request, setup, timeout, on_event
-        self._began = self._phase_began = time.monotonic()
-        self._phase, self._data, self._build_peak_bytes = "import", "", None
+        self._request, self._setup, self._record = request, setup, record
+        self._timeout, self._on_event = timeout, on_event
+        self._began = self._since = time.monotonic()
+        self._limit = None if isinstance(timeout, Mapping) else timeout  # seconds since self._since
+        self._phase, self._cancelled = "import", False
+        self._built: Mapping[str, Any] = {}  # the build's peak_bytes, and in words the data to train on
         self._steps: list[TrialStep] = []
         self._profiles: dict[str, MemoryProfile] = {}
-        self._cancelled = False
         self._trial: Trial | None = None
-        self._callback_error: BaseException | None = None
         self._child = ChildProcess("memviz.measurement.worker")
-        self._thread = threading.Thread(target=self._run, name="memviz-trial", daemon=True)
-        self._thread.start()
-
-    @property
-    def running(self) -> bool:
-        """Whether the trial has not ended yet."""
-        return self._trial is None
-
-    @property
-    def pid(self) -> int:
-        """The child's process number."""
-        return self._child.pid
+        self.pid = self._child.pid
 
     def cancel(self) -> None:
         """End the trial; when this returns the child is gone. After the end it does nothing."""
         self._cancelled = True
         self._child.kill()
 
-    def wait(self, timeout: float | None = None) -> Trial:
-        """The trial, when it has ended. TimeoutError after ``timeout`` seconds; the trial then goes on.
-
-        Raises what on_event raised.
-        """
-        if threading.current_thread() is not self._thread:  # on_event may ask at the event "ended"
-            self._thread.join(timeout)
-        if self._callback_error is not None:
-            raise self._callback_error
+    def wait(self) -> Trial:
+        """Follow the trial to its end, calling on_event in this thread; an exception it raises ends the trial."""
         if self._trial is None:
-            raise TimeoutError(f"The trial is still running after {timeout} s.")
+            with tempfile.TemporaryDirectory(prefix="memviz-") if self._record else nullcontext() as folder:
+                try:
+                    outcome = self._follow(folder)
+                finally:
+                    self._child.kill()
+            self._trial = self._result(**outcome)
+            self._emit("ended")
         return self._trial
 
-    def _run(self) -> None:
+    def _follow(self, folder: str | None) -> dict[str, Any]:
+        """Take in what the child says until it is done, gone, or out of time; how that was."""
         outcome: dict[str, Any] = {}
-        files = tempfile.TemporaryDirectory(prefix="memviz-") if self._request["record"] else None
+        self._enter("import")
         try:
-            self._emit("phase")
-            self._child.send(self._request | {"folder": files and files.name})
+            self._child.send(self._request | {"folder": folder})
             while not outcome:
-                outcome = self._handle(self._child.receive(self._seconds_left()))
+                left = None if self._limit is None else max(0.0, self._since + self._limit - time.monotonic())
+                outcome = self._handle(**self._child.receive(left))
         except ChildEndedError:
-            outcome = self._ended_by_itself(self._child.kill())
+            return self._ended_by_itself(self._child.kill())
         except TimeoutError:
-            outcome = {"status": "timed_out", "error": self._timeout_sentence()}
-        except BaseException as error:  # raised by on_event: not lost, but raised again by wait
-            self._callback_error = error
-            outcome = {"status": "cancelled", "error": f"on_event raised {error!r}."}
-        self._child.kill()
-        if files is not None:
-            files.cleanup()
-        self._trial = self._result(**outcome)
-        try:
-            self._emit("ended")
-        except BaseException as error:
-            self._callback_error = self._callback_error or error
+            whose = "this phase" if isinstance(self._timeout, Mapping) else "the trial"
+            why = f"Stopped in {PHASE_WORDS[self._phase]}, after the {self._limit:g} s that {whose} may take."
+            return {"status": "timed_out", "error": f"{why} Way out: a longer timeout, fewer steps."}
+        return outcome
 
-    def _handle(self, message: Mapping[str, Any]) -> dict[str, Any]:
+    def _handle(self, kind: str, **told: Any) -> dict[str, Any]:
         """Take in one message; the outcome once there is one."""
-        kind = message["kind"]
-        if kind == "phase":
-            self._phase, self._phase_began = message["phase"], time.monotonic()
-            self._emit("phase")
-        elif kind == "sample":
-            self._emit("sample", **{k: v for k, v in message.items() if k != "kind"})
-        elif kind == "step":
-            step = TrialStep(**{k: v for k, v in message.items() if k != "kind"})
-            self._steps.append(step)
-            amounts = {k: getattr(step, k) for k in ("bytes_in_use", "peak_bytes", "host_rss_bytes")}
-            self._emit("step", step=step, **amounts)
-        elif kind == "built":
-            self._build_peak_bytes = message["peak_bytes"]
-        elif kind == "data":
-            self._data = message["data"]
-        elif kind == "profile":
-            profile = profile_from_dict(message["profile"])
-            self._profiles[profile.phase] = profile
-        elif kind == "failed":
-            return self._failed(**{k: v for k, v in message.items() if k != "kind"})
-        elif kind == "done":
-            return {"status": "completed"}
+        match kind:
+            case "phase":
+                self._enter(**told)
+            case "sample":
+                self._emit("sample", **told)
+            case "step":
+                self._steps.append(step := TrialStep(**told))
+                amounts = {name: told[name] for name in ("bytes_in_use", "peak_bytes", "host_rss_bytes")}
+                self._emit("step", step=step, **amounts)
+            case "built":
+                self._built = told
+            case "profile":
+                profile = profile_from_dict(told["profile"])
+                self._profiles[profile.phase] = profile
+            case "failed":
+                return self._failed(**told)
+            case "done":
+                return {"status": "completed"}
         return {}
 
     def _emit(self, kind: Any, **amounts: Any) -> None:
         if self._on_event is not None:
             self._on_event(TrialEvent(kind, self._phase, time.monotonic() - self._began, **amounts))
 
-    def _seconds_left(self) -> float | None:
-        """Until the trial, or its present phase, has taken too long."""
-        if self._timeout is None:
-            return None
+    def _enter(self, phase: str) -> None:
+        self._phase = phase
         if isinstance(self._timeout, Mapping):
-            limit, since = self._timeout.get(self._phase), self._phase_began
-        else:
-            limit, since = self._timeout, self._began
-        return None if limit is None else max(0.0, limit - (time.monotonic() - since))
+            self._limit, self._since = self._timeout.get(phase), time.monotonic()
+        self._emit("phase")
 
-    def _timeout_sentence(self) -> str:
-        whole = not isinstance(self._timeout, Mapping)
-        limit = self._timeout[self._phase] if isinstance(self._timeout, Mapping) else self._timeout
-        what = "The trial" if whole else f"This phase, {PHASE_WORDS[self._phase]},"
-        where = f" in {PHASE_WORDS[self._phase]}" if whole else ""
-        return f"{what} was stopped{where} after the {limit:g} s it may take. Way out: a longer timeout, fewer steps."
-
-    def _failed(self, status: Status, phase: str, text: str, **recorded: Any) -> dict[str, Any]:
+    def _failed(self, status: Status, text: str, **recorded: Any) -> dict[str, Any]:
         """The outcome of an exception that the child caught. recorded: what was alive, where that was asked for."""
-        where = PHASE_WORDS[phase]
-        if status == "out_of_memory":
-            failure, alive = parse_failure(text, phase, self._request["limit_bytes"]), None
-            if "at_failure" in recorded:
-                alive = profile_from_dict(recorded["at_failure"])
-                failure = dataclasses.replace(failure, in_use_bytes=alive.peak_bytes, **recorded["free"])
-            error = " ".join([failure_sentences(failure), recorded.get("note", "")]).strip()
-            return {"status": status, "error": error, "failure": failure, "at_failure": alive}
-        if status == "host_out_of_memory":
-            return {"status": status, "error": f"This machine ran out of memory in {where}: {text or 'MemoryError'}"}
-        return {"status": status, "error": f"The trial failed in {where}: {text}"}
+        if status != "out_of_memory":
+            what = "The trial failed" if status == "crashed" else "This machine ran out of memory"
+            return {"status": status, "error": f"{what} in {PHASE_WORDS[self._phase]}: {text}"}
+        failure, alive = parse_failure(text, self._phase, self._request["limit_bytes"]), None
+        if "at_failure" in recorded:
+            alive = profile_from_dict(recorded["at_failure"])
+            failure = dataclasses.replace(failure, in_use_bytes=alive.peak_bytes, **recorded["free"])
+        error = " ".join([failure_sentences(failure), recorded.get("note", "")]).strip()
+        return {"status": status, "error": error, "failure": failure, "at_failure": alive}
 
     def _ended_by_itself(self, code: int) -> dict[str, Any]:
         """The outcome of a child that is gone without a word."""
+        where = PHASE_WORDS[self._phase]
         if self._cancelled:
-            return {"status": "cancelled", "error": f"Cancelled in {PHASE_WORDS[self._phase]}."}
+            return {"status": "cancelled", "error": f"Cancelled in {where}."}
         if code == -signal.SIGKILL:
-            return {
-                "status": "host_out_of_memory",
-                "error": f"The child process was killed in {PHASE_WORDS[self._phase]}, as Linux does when a machine "
-                "runs out of memory. Way out: a smaller budget, or close other programs.",
-            }
+            killed = (
+                "as Linux does when a machine runs out of memory. Way out: a smaller budget, or close other programs."
+            )
+            return {"status": "host_out_of_memory", "error": f"The child process was killed in {where}, {killed}"}
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-        return self._crashed(f"the child process ended with {how}.")
-
-    def _crashed(self, text: str) -> dict[str, Any]:
-        tail = self._child.output_tail[-2000:]
-        end = f"\nThe end of what it wrote:\n{tail}" if tail else ""
-        return {"status": "crashed", "error": f"The trial failed in {PHASE_WORDS[self._phase]}: {text}{end}"}
+        said = f"The trial failed in {where}: the child process ended with {how}. The end of what it wrote:"
+        return {"status": "crashed", "error": f"{said}\n{self._child.output_tail[-2000:] or '(nothing)'}"}
 
     def _result(self, **outcome: Any) -> Trial:
+        peaks = [step.peak_bytes for step in self._steps]
+        steady = peaks[FIRST_STEADY_STEP - 1 :]
+        found = {
+            "build": self._built.get("peak_bytes"),
+            "first_step": peaks[0] if peaks else None,
+            "steady_step": statistics.median_low(steady) if steady else None,
+        }
         return Trial(
             **outcome,
             setup=self._setup,
             device=self._request["device"],
             device_limit_bytes=self._request["limit_bytes"],
             steps=tuple(self._steps),
-            phases={phase.name: phase for phase in self._phases()},
-            data=self._data,
+            phases={n: Phase(n, peak, self._profiles.get(n)) for n, peak in found.items() if peak is not None},
+            data=self._built.get("data", ""),
             seconds=time.monotonic() - self._began,
             profile=self._profiles.get("steady_step"),
         )
 
-    def _phases(self) -> list[Phase]:
-        steps = [step.peak_bytes for step in self._steps]
-        peaks = {"build": self._build_peak_bytes, "first_step": steps[0] if steps else None}
-        if len(steps) >= FIRST_STEADY_STEP:
-            peaks["steady_step"] = statistics.median_low(steps[FIRST_STEADY_STEP - 1 :])
-        return [Phase(name, peak, self._profiles.get(name)) for name, peak in peaks.items() if peak is not None]
-
 
 def _check_timeout(timeout: Timeout) -> None:
-    if timeout is None:
-        return
-    for name in timeout if isinstance(timeout, Mapping) else ():
+    for name, seconds in timeout.items() if isinstance(timeout, Mapping) else [("import", timeout)]:
         if name not in PHASE_WORDS:
             raise ValueError(unknown_name("timeout phase", name, PHASE_WORDS))
-    for seconds in timeout.values() if isinstance(timeout, Mapping) else (timeout,):
-        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
+        if isinstance(seconds, bool) or not (seconds is None or (isinstance(seconds, int | float) and seconds > 0)):
             raise ValueError(f"timeout={seconds!r} is not possible; it is a number of seconds above 0.")
 
 
-def _host_limit(network: Network, setup: TrainingSetup) -> int:
-    """The reference device's limit in bytes, whole MiB: the budget, but never more than the host can promise."""
-    budget, promise = setup.budget_bytes, (available_bytes() - HOST_RESERVE_BYTES) // MIB * MIB
+def host_limit(network: Network, setup: TrainingSetup, free_bytes: int) -> int:
+    """The reference device's limit in bytes, whole MiB: the budget, but never more than the host can promise.
+
+    free_bytes: of the host's memory. Raises HostMemoryError where training needs more.
+    """
+    budget, promise = setup.budget_bytes, (free_bytes - HOST_RESERVE_BYTES) // MIB * MIB
     if budget is not None and budget < MIB:
         raise ValueError(f"A budget of {budget} B is not possible; the reference device needs at least 1 MiB.")
     if budget is not None and budget <= promise:

@@ -23,40 +23,28 @@ from memviz.models.network import Network
 SAMPLE_SECONDS = 0.25
 
 
-class _Sampler(threading.Thread):
-    """Says every quarter of a second how much is in use, so that a chart moves within long steps too."""
-
-    def __init__(self, send: Callable[[Mapping[str, Any]], None]) -> None:
-        super().__init__(name="memviz-sampler", daemon=True)
-        self.device: Device | None = None  # until it is open, only the host's memory is known
-        self._send = send
-
-    def run(self) -> None:
-        while True:
-            in_use, peak = (0, 0) if self.device is None else self.device.memory()
-            self._send({"kind": "sample", "bytes_in_use": in_use, "peak_bytes": peak, "host_rss_bytes": _rss_bytes()})
-            time.sleep(SAMPLE_SECONDS)
-
-
 class _Trainer:
     """One trial, phase by phase."""
 
     def __init__(self, send: Callable[[Mapping[str, Any]], None], request: Mapping[str, Any]) -> None:
-        self.phase = "import"
         self._send, self._request = send, request
-        self._sampler = _Sampler(send)
+        self._setup = setup_from_message(request["setup"])
+        self._device: Device | None = None  # until it is open, only the host's memory is known
         self._recorder: Recorder | None = None  # where recording was asked for
 
     def run(self) -> None:
+        threading.Thread(target=self._sample, name="memviz-sampler", daemon=True).start()
         import keras
+        import tensorflow as tf
 
-        device = self._open()
+        tf.get_logger().setLevel("ERROR")
+        device = open_device(self._request["device"], self._request["limit_bytes"], self._setup.memory_growth)
+        self._device = device
         keras.utils.set_random_seed(0)
         model, batches = self._build(device)
         self._train(model, batches, device)
         for profile in self._recorder.profiles() if self._recorder else ():
             self._send({"kind": "profile", "profile": profile_to_dict(profile)})
-        self._send({"kind": "done"})
 
     def what_was_alive(self) -> dict[str, Any]:
         """After the device ran out of memory: what was alive at that moment, and what had been free."""
@@ -81,18 +69,14 @@ class _Trainer:
     def _recorded(self, name: str) -> AbstractContextManager[Any]:
         return self._recorder.phase(name) if self._recorder else nullcontext()
 
+    def _sample(self) -> None:
+        """Say every quarter of a second how much is in use, so that a chart moves within long steps too."""
+        while True:
+            self._send({"kind": "sample", **_amounts(self._device)})
+            time.sleep(SAMPLE_SECONDS)
+
     def _enter(self, phase: str) -> None:
-        self.phase = phase
         self._send({"kind": "phase", "phase": phase})
-
-    def _open(self) -> Device:
-        self._sampler.start()
-        import tensorflow as tf
-
-        tf.get_logger().setLevel("ERROR")
-        device = open_device(self._request["device"], self._request["limit_bytes"], self._request["memory_growth"])
-        self._sampler.device = device
-        return device
 
     def _build(self, device: Device) -> tuple[Any, Any]:
         import keras
@@ -100,22 +84,21 @@ class _Trainer:
         from memviz.measurement.digits import Batches
         from memviz.models.training import batch_specs, compiled_model, ends
 
-        setup = setup_from_message(self._request["setup"])
-        network = Network.from_message(self._request["network"])
+        setup, network = self._setup, Network.from_message(self._request["network"])
         device.reset_peak()
         self._enter("build")
         if self._request["folder"]:
             self._recorder = Recorder(device, self._request["folder"], setup)
         with self._recorded("build"):
             model = compiled_model(network, setup)
-        self._send({"kind": "built", "peak_bytes": device.memory()[1]})
+        peak = device.memory()[1]
         classes = [output.shape[-1] for output in keras.tree.flatten(ends(model, setup.inputs)[1])]
         batches = Batches(*batch_specs(model, setup.batch_size, setup.inputs), classes)
-        self._send({"kind": "data", "data": batches.description})
+        self._send({"kind": "built", "peak_bytes": peak, "data": batches.description})
         return model, batches
 
     def _train(self, model: Any, batches: Any, device: Device) -> None:
-        from memviz.models.training import step_function
+        from memviz.models.training import build_slots, step_function
 
         step = step_function(model)
         for index in range(1, self._request["steps"] + 1):
@@ -123,27 +106,16 @@ class _Trainer:
                 self._enter("first_step" if index == 1 else "steady_step")
             device.reset_peak()
             batch = batches.batch(index - 1)
-            with self._recorded(_recorded_name(index)):
+            traced = self._recorder.traced(model, step) if self._recorder and index == 1 else nullcontext()
+            with self._recorded(_recorded_name(index)), traced:
                 began = time.perf_counter()
-                loss = self._first_step(model, step, batch, device) if index == 1 else self._step(step, batch, device)
+                if index == 1:
+                    build_slots(model)
+                loss = self._step(step, batch, device)
                 seconds = time.perf_counter() - began
-            in_use, peak = device.memory()
-            self._send(
-                {
-                    "kind": "step", "index": index, "bytes_in_use": in_use, "peak_bytes": peak, "loss": loss,
-                    "seconds": seconds, "host_rss_bytes": _rss_bytes(),
-                }
-            )  # fmt: skip
+            self._send({"kind": "step", "index": index, "loss": loss, "seconds": seconds, **_amounts(device)})
             if self._recorder and index == RECORDED_STEP:
                 self._recorder.stop()
-
-    def _first_step(self, model: Any, step: Any, batch: Any, device: Device) -> float | None:
-        """The first step makes the optimizer's slots."""
-        from memviz.models.training import build_slots
-
-        with self._recorder.traced(model, step) if self._recorder else nullcontext():
-            build_slots(model)
-            return self._step(step, batch, device)
 
     def _step(self, step: Any, batch: Any, device: Device) -> float | None:
         """One training step on a batch that is put on the device anew, and its loss; the batch is gone afterwards."""
@@ -161,30 +133,32 @@ def _recorded_name(index: int) -> str:
     return {1: "first_step", RECORDED_STEP: "steady_step"}.get(index, f"warm_up_{index}")
 
 
-def _rss_bytes() -> int:
+def _amounts(device: Device | None) -> dict[str, int]:
     import psutil
 
-    return psutil.Process().memory_info().rss
+    in_use, peak = (0, 0) if device is None else device.memory()
+    rss = psutil.Process().memory_info().rss
+    return {"bytes_in_use": in_use, "peak_bytes": peak, "host_rss_bytes": rss}
 
 
 def main() -> None:
-    """Serve one trial, asked for by the parent over the private pipe."""
+    """Serve one trial, asked for by the parent over the private connection."""
     channel = Channel()
     request = channel.receive()
-    os.environ.update(environment(request["device"], request["limit_bytes"], request["memory_growth"]))
+    os.environ.update(environment(request["device"], request["limit_bytes"], request["setup"]["memory_growth"]))
     if request["folder"]:
         os.environ.update(dump_environment(request["folder"]))
     trainer = _Trainer(channel.send, request)
     try:
         trainer.run()
-    except MemoryError as error:
-        channel.send({"kind": "failed", "status": "host_out_of_memory", "phase": trainer.phase, "text": str(error)})
+        channel.send({"kind": "done"})
     except Exception as error:
         exhausted = type(error).__name__ == "ResourceExhaustedError"
-        text = str(error) if exhausted or isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
-        status = "out_of_memory" if exhausted else "crashed"
+        status = "host_out_of_memory" if isinstance(error, MemoryError) else "out_of_memory" if exhausted else "crashed"
+        bare = exhausted or isinstance(error, ValueError)
+        text = str(error) if bare else f"{type(error).__name__}: {error}"
         alive = trainer.what_was_alive() if exhausted else {}
-        channel.send({"kind": "failed", "status": status, "phase": trainer.phase, "text": text, **alive})
+        channel.send({"kind": "failed", "status": status, "text": text, **alive})
 
 
 if __name__ == "__main__":

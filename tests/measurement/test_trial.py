@@ -16,12 +16,12 @@ import troubled
 from processes import PATIENCE, gone, open_fds
 
 from memviz import measure, presets
-from memviz.child.machine import available_bytes
-from memviz.measurement import trial as trial_module
-from memviz.measurement.trial import HostMemoryError, start_trial
+from memviz.measurement.failure import PHASE_WORDS
+from memviz.measurement.trial import HOST_RESERVE_BYTES, HostMemoryError, host_limit, start_trial
 from memviz.models.convnet import ConvNet
+from memviz.models.network import Network
 from memviz.setup import TrainingSetup
-from memviz.units import MIB
+from memviz.units import GIB, MIB
 
 # bird_audio's Dense at 1/32: three copies of a kernel of 91.8 MiB while building, four with Adam's slots.
 BIRD_32 = ConvNet(input_shape=(2938, 1, 64), dense=(128,))
@@ -42,6 +42,7 @@ SCENARIOS = {
     "memory_growth": (presets.digits, {"batch_size": 32, "memory_growth": True}, {}),
     "notebook": (made_in_a_notebook(), {"batch_size": 2, "optimizer": "sgd"}, {"steps": 2}),
     "flooding": (troubled.flooding, {"batch_size": 4}, {"steps": 1}),
+    "inputs": (troubled.subclassed, {"batch_size": 4, "loss": "mse", "inputs": {"words": "int32[5]"}}, {"steps": 1}),
     "oom_build": (troubled.wide_dense, {"batch_size": 1, "budget": "16 MiB"}, {}),
     "oom_first_step": (BIRD_32, {"batch_size": 1, "budget": "297 MiB"}, {}),
     "oom_build_growing": (BIRD_32, {"batch_size": 1, "budget": "297 MiB", "memory_growth": True}, {}),
@@ -81,7 +82,6 @@ def ended():
 def test_nothing_of_an_ended_trial_is_left_and_its_last_event_says_so(ended, name):
     trial, events, running = ended[name]
     assert not psutil.pid_exists(running.pid)
-    assert not running.running
     assert [e.kind for e in events].count("ended") == 1
     assert events[-1].kind == "ended"
     assert events[0].phase == "import"
@@ -136,6 +136,13 @@ def test_a_function_of_a_notebook_travels(ended):
     assert trial.peak_bytes is None  # two steps only warm up
     assert list(trial.phases) == ["build", "first_step"]
     assert "random" in trial.data
+
+
+def test_a_model_that_does_not_say_what_it_takes_is_told(ended):
+    trial = ended["inputs"][0]
+    assert trial.status == "completed"
+    weights = 4 * (300 * 80 + 80 * 3 + 3)
+    assert 3 * weights <= trial.steps[0].bytes_in_use <= 3 * weights + MIB
 
 
 def test_chatter_on_stdout_and_stderr_does_no_harm(ended):
@@ -210,11 +217,12 @@ def cancelled_at(kind, phase, network, **keywords):
         network, setup(batch_size=2), on_event=lambda e: reached.set() if (e.kind, e.phase) == (kind, phase) else None,
         **keywords,
     )  # fmt: skip
-    assert running.running
-    assert reached.wait(PATIENCE)
-    running.cancel()
-    assert not psutil.pid_exists(running.pid)
-    return running.wait(PATIENCE)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(running.wait)
+        assert reached.wait(PATIENCE)
+        running.cancel()
+        assert not psutil.pid_exists(running.pid)
+        return waiting.result(PATIENCE)
 
 
 @pytest.mark.parametrize(
@@ -229,7 +237,7 @@ def cancelled_at(kind, phase, network, **keywords):
 def test_cancelling_ends_the_child_in_every_phase(kind, phase, network):
     trial = cancelled_at(kind, phase, network, steps=100_000)
     assert trial.status == "cancelled"
-    assert trial.error == f"Cancelled in {trial_module.PHASE_WORDS[phase]}."
+    assert trial.error == f"Cancelled in {PHASE_WORDS[phase]}."
     assert bool(trial.steps) == (phase == "steady_step")
 
 
@@ -301,25 +309,40 @@ def test_bad_input_is_refused_before_a_child_is_started(keywords, words):
     assert psutil.Process().children() == children
 
 
-def test_a_budget_that_the_host_can_promise_is_taken_as_it_is():
-    spare = available_bytes() - trial_module.HOST_RESERVE_BYTES - 512 * MIB
-    network = presets.bird_audio
-    limit = trial_module._host_limit(trial_module.Network.of(network), setup(batch_size=1, budget=spare))
-    assert limit == spare // MIB * MIB
+def limit_of(budget, free_bytes, network=presets.bird_audio):
+    options = setup(batch_size=1, jit_compile=False, budget=budget)
+    return host_limit(Network.of(network), options, free_bytes + HOST_RESERVE_BYTES)
 
 
-def test_a_trial_that_the_host_cannot_hold_is_refused_with_the_numbers():
-    huge = dataclasses.replace(presets.bird_audio, dense=(128 * 40,))
-    for budget in (None, "300 GiB"):
-        with pytest.raises(HostMemoryError, match=r"would need .* GiB of memory and .* has .* GiB free.*Way out"):
-            measure(huge, batch_size=1, budget=budget, device="reference")
+def test_a_budget_that_the_host_can_promise_is_taken_in_whole_mib():
+    assert limit_of(5 * GIB + 1, 6 * GIB) == 5 * GIB
+    assert limit_of("300 GiB", 300 * GIB) == 300 * GIB
+
+
+def test_more_than_the_host_can_promise_is_never_taken():
+    assert limit_of(None, 20 * GIB + 5) == 20 * GIB
+    assert limit_of("300 GiB", 20 * GIB) == 20 * GIB  # bird_audio needs less
+
+
+@pytest.mark.parametrize(
+    ("budget", "need"), [(None, r"1[4-9]\.\d\d GiB"), ("300 GiB", r"1[4-9]\.\d\d GiB"), ("9 GiB", r"9\.00 GiB")]
+)
+def test_a_trial_that_the_host_cannot_hold_is_refused_with_the_numbers(budget, need):
+    with pytest.raises(HostMemoryError, match=rf"would need {need} of memory and .* has 8\.00 GiB free.*Way out"):
+        limit_of(budget, 8 * GIB)
+
+
+def test_a_trial_that_no_host_can_hold_does_not_start():
+    huge = dataclasses.replace(presets.bird_audio, dense=(128_000,))
+    with pytest.raises(HostMemoryError, match=r"would need .* TiB of memory and this machine has .* free"):
+        measure(huge, batch_size=1, device="reference")
 
 
 def test_without_a_budget_the_limit_is_what_the_host_can_promise():
     trial = measure(presets.digits, batch_size=2, device="reference", steps=1)
     assert trial.status == "completed"
     assert trial.budget_bytes is None
-    assert 0 < trial.device_limit_bytes < psutil.virtual_memory().total - trial_module.HOST_RESERVE_BYTES
+    assert 0 < trial.device_limit_bytes < psutil.virtual_memory().total - HOST_RESERVE_BYTES
 
 
 def test_the_parent_stays_small():

@@ -36,6 +36,21 @@ def growing():
     return keras.Model(x, Growing()(keras.layers.Dense(1)(x)))
 
 
+def subclassed():
+    """Takes {"words": (batch, any)} and says so nowhere."""
+    import keras
+
+    class Subclassed(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.embedding, self.last = keras.layers.Embedding(300, 80), keras.layers.Dense(3)
+
+        def call(self, x):
+            return self.last(keras.ops.mean(self.embedding(x["words"]), axis=1))
+
+    return Subclassed()
+
+
 def slow_to_build():
     time.sleep(600)
 
