@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from memviz.estimation import executor
 from memviz.estimation.allocator import BfcAllocator, OutOfMemoryError
 from memviz.estimation.attribution import Owner, layers_of, owners, scopes_noted, variable_owners
+from memviz.estimation.executor import execute
 from memviz.estimation.graph import step_graph
 from memviz.estimation.initializers import is_modelled, recipe
 from memviz.estimation.replay import Line, Training, Weight, peaks, run, script
@@ -120,11 +120,12 @@ def trace_training(network: Network, setup: TrainingSetup) -> Traced:
         weights[built:],
         [_fed(spec) for spec in tf.nest.flatten(specs)],
         graph,
+        variables,
         owners(graph, scopes, by_argument),
     )
     orders = range(max(_FEWEST_ORDERS, min(_MOST_ORDERS, _ORDERED_NODES // len(graph.nodes))))
     return Traced(
-        scripts=[script(training, executor.run(graph, variables, seed=seed), STEPS) for seed in orders],
+        scripts=[script(training, execute(training, seed=seed), STEPS) for seed in orders],
         layers=tuple(layer.name for layer in layers_of(model)),
         loss=loss_name(model),
         not_counted=_NOT_COUNTED + tuple(f"What the initializer {name} needs beside the weight." for name in unknown),

@@ -11,80 +11,51 @@ from __future__ import annotations
 import math
 import random
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from enum import Enum
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from memviz.estimation import kernels
-from memviz.estimation.graph import Node, StepGraph, TensorType
-from memviz.units import dtype_bytes
+from memviz.estimation.graph import Node, TensorType
+from memviz.estimation.replay import Line, Purpose, Say, Training
+from memviz.profile import Category
+from memviz.units import tensor_bytes
 
 _EDGES_IN_ORDER = 4
 
 
-class Do(Enum):
-    """One action of a tape. The number beside it is a block's, or a variable's for RELEASE_VARIABLE."""
-
-    ALLOCATE = "allocate"
-    RELEASE = "release"
-    HAND_OVER = "hand over"  # the block now is the storage of its variable
-    RELEASE_VARIABLE = "release variable"  # the storage the variable had before the run
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """One request to the allocator. node: the index of the node that made it. variable: whose storage it becomes."""
-
-    node: int
-    nbytes: int
-    shape: tuple[int, ...]
-    dtype: str
-    temporary: bool  # the kernel's own, not one of its outputs
-
-
-@dataclass
-class Tape:
-    """What one run of a graph asks of the allocator. order: node indices as executed."""
-
-    blocks: list[Block] = field(default_factory=list)
-    actions: list[tuple[Do, int]] = field(default_factory=list)
-    variable_of: dict[int, int] = field(default_factory=dict)  # block -> variable, for blocks handed over
-    order: list[int] = field(default_factory=list)
-
-
 class _Buffer:
-    """Device memory with its number of holders. block is None for what was there before the run."""
+    """Device memory under its key in the script, with its number of holders; no key for what the caller holds."""
 
-    __slots__ = ("block", "holders", "variable")
+    __slots__ = ("holders", "key")
 
-    def __init__(self, block: int | None = None, variable: int | None = None, holders: int = 0) -> None:
-        self.block, self.variable, self.holders = block, variable, holders
+    def __init__(self, key: tuple[Any, ...] | None = None, holders: int = 0) -> None:
+        self.key, self.holders = key, holders
 
 
-def run(graph: StepGraph, variables: Mapping[int, int], *, gpu: bool = False, seed: int = 0) -> Tape:
-    """The tape of one run. variables: argument number of each resource -> the variable's number. seed: see `_edges`."""
-    return _Executor(graph, variables, seed).run(gpu)
+def execute(training: Training, *, gpu: bool = False, seed: int = 0) -> list[Line]:
+    """What one run of the training's graph asks of the allocator. seed: see `_edges`."""
+    return _Executor(training, seed).run(gpu)
 
 
 class _Executor:
-    def __init__(self, graph: StepGraph, variables: Mapping[int, int], seed: int) -> None:
-        self._graph = graph
-        self._tape = Tape()
-        self._edges = _edges(graph.nodes, seed)
+    def __init__(self, training: Training, seed: int) -> None:
+        self._nodes, self._owners = training.graph.nodes, training.owners
+        self._weights = (*training.weights, *training.slots)
+        self._edges = _edges(self._nodes, seed)
+        self._lines: list[Line] = []
         self._values: dict[tuple[int, int], _Buffer | None] = {}
-        self._variables = {number: _Buffer(variable=number, holders=1) for number in variables.values()}
-        self._handles = {
-            node: variables[argument] for node, argument in graph.arguments.items() if argument in variables
-        }
+        self._variables = [_Buffer(("variable", number), holders=1) for number in range(len(self._weights))]
+        arguments = training.graph.arguments.items()
+        self._handles = {node: training.variables[a] for node, a in arguments if a in training.variables}
 
-    def run(self, gpu: bool) -> Tape:
-        for index in execution_order(self._graph.nodes, self._edges, gpu):
-            self._tape.order.append(index)
+    def run(self, gpu: bool) -> list[Line]:
+        for index in execution_order(self._nodes, self._edges, gpu):
             self._execute(index)
-        return self._tape
+        return self._lines
 
     def _execute(self, index: int) -> None:
-        node = self._graph.nodes[index]
+        node = self._nodes[index]
         inputs = [self._values.get(source) for source in node.inputs]
         results = self._compute(index, node, inputs)
         for buffer in results:
@@ -116,7 +87,7 @@ class _Executor:
         return self._call_kernel(index, node, inputs)
 
     def _call_kernel(self, index: int, node: Node, inputs: list[_Buffer | None]) -> list[_Buffer | None]:
-        types = [self._graph.nodes[source].outputs[slot] for source, slot in node.inputs]
+        types = [self._nodes[source].outputs[slot] for source, slot in node.inputs]
         scratch = kernels.scratch(node, types)
         held = [self._take_scratch(index, s, inputs) for s in scratch if s.before_outputs]
         results: list[_Buffer | None] = []
@@ -156,51 +127,50 @@ class _Executor:
 
     def _assign(self, index: int, node: Node, inputs: list[_Buffer | None]) -> None:
         """resource_variable_ops.cc: an assignment takes over the value's buffer; an update of a variable that somebody
-        still reads is made on a copy (`PrepareToUpdateVariable`).
+        still reads is made on a copy (`PrepareToUpdateVariable`). The old storage is a temporary until its last reader
+        lets go of it.
         """
         variable = self._handles[node.inputs[0][0]]
-        old, value = self._variables[variable], inputs[1]
-        if node.op == "AssignVariableOp" and value is not None and value.block is not None:
-            new = value
-        elif old.holders == 1:
-            return  # updated in place, or set to a constant that is not counted
-        else:
-            source, slot = node.inputs[1]
-            wanted = self._graph.nodes[source].outputs[slot]
-            copy = self._allocate_output(index, node, wanted)
-            if copy is None:
-                return
-            new = copy
-        assert new.block is not None
+        old, new, weight = self._variables[variable], inputs[1], self._weights[variable]
+        if node.op != "AssignVariableOp" or new is None or new.key is None or new.key[0] != "block":
+            if old.holders == 1:
+                return  # updated in place, or set to a constant that is not counted
+            new = self._allocate(index, weight.shape, weight.dtype)
+        assert new is not None
         new.holders += 1
         self._variables[variable] = new
-        self._tape.variable_of[new.block] = variable
-        self._tape.actions.append((Do.HAND_OVER, new.block))
+        purpose = Purpose(weight.owner, weight.path, weight.shape, weight.dtype)
+        replaced = purpose._replace(owner=weight.owner._replace(category=Category.TEMPORARY))
+        self._rename(old, ("replaced", variable, len(self._lines)), replaced)
+        self._rename(new, ("variable", variable), purpose)
         self._release(old)
 
+    def _rename(self, buffer: _Buffer, key: tuple[Any, ...], purpose: Purpose) -> None:
+        self._lines.append(Line(Say.RENAME, buffer.key, 0, purpose, key))
+        buffer.key = key
+
     def _allocate(self, node: int, shape: tuple[int, ...], dtype: str, *, temporary: bool = False) -> _Buffer | None:
-        nbytes = math.prod(shape) * dtype_bytes(dtype)
+        nbytes = tensor_bytes(shape, dtype)
         if nbytes == 0:
             return None
-        self._tape.blocks.append(Block(node, nbytes, shape, dtype, temporary))
-        block = len(self._tape.blocks) - 1
-        self._tape.actions.append((Do.ALLOCATE, block))
-        return _Buffer(block)
+        owner = self._owners[node]
+        if temporary:
+            owner = owner._replace(category=Category.TEMPORARY)
+        buffer = _Buffer(("block", len(self._lines)))
+        self._lines.append(Line(Say.ALLOCATE, buffer.key, nbytes, Purpose(owner, self._nodes[node].name, shape, dtype)))
+        return buffer
 
     def _release(self, buffer: _Buffer | None) -> None:
         if buffer is None:
             return
         buffer.holders -= 1
         if buffer.holders == 0:
-            if buffer.block is not None:
-                self._tape.actions.append((Do.RELEASE, buffer.block))
-            elif buffer.variable is not None:
-                self._tape.actions.append((Do.RELEASE_VARIABLE, buffer.variable))
+            self._lines.append(Line(Say.RELEASE, buffer.key))
 
 
 def _is_free(buffer: _Buffer | None) -> bool:
-    """Held by this kernel's input alone."""
-    return buffer is not None and buffer.holders == 1 and buffer.block is not None
+    """Held by this kernel's input alone. What the caller or a variable holds, too, never is."""
+    return buffer is not None and buffer.holders == 1
 
 
 def _same_size(have: TensorType, want: TensorType) -> bool:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
 from memviz.estimation.allocator import BfcAllocator
 from memviz.estimation.attribution import Owner
-from memviz.estimation.executor import Do, Tape
 from memviz.estimation.graph import StepGraph
 from memviz.estimation.initializers import WEIGHT
 from memviz.estimation.kernels import NOT_ON_DEVICE
@@ -63,25 +62,27 @@ class Weight:
 @dataclass(frozen=True)
 class Training:
     """Everything that decides the script. weights: made while building. slots: made in the first step.
-    batch: (bytes, shape, dtype) of what is fed in a step.
+    batch: (bytes, shape, dtype) of what is fed in a step. variables: argument number of a resource -> its place among
+    the weights and slots. owners: per node of the graph.
     """
 
     weights: Sequence[Weight]
     slots: Sequence[Weight]
     batch: Sequence[tuple[int, tuple[int, ...], str]]
     graph: StepGraph
+    variables: Mapping[int, int]
     owners: Sequence[Owner]
 
 
-def script(training: Training, tape: Tape, steps: int) -> list[Line]:
-    """The build and ``steps`` training steps, each executed as the tape says."""
+def script(training: Training, executed: Sequence[Line], steps: int) -> list[Line]:
+    """The build and ``steps`` training steps, each with the lines that the executor gave for one run."""
     lines = [Line(Say.PHASE, "build"), *_made(training.weights, 0)]
     for step in range(steps):
         lines.append(Line(Say.PHASE, "steady_step" if step else "first_step"))
         if step == 0:
             lines += [*_made(training.slots, len(training.weights)), *_constants(training)]
         batch = [Line(Say.ALLOCATE, ("batch", n), fed[0], _fed(*fed)) for n, fed in enumerate(training.batch)]
-        lines += [*batch, *_executed(training, tape), *(Line(Say.RELEASE, line.key) for line in batch)]
+        lines += [*batch, *executed, *(Line(Say.RELEASE, line.key) for line in batch)]
     return lines
 
 
@@ -177,28 +178,3 @@ def _constants(training: Training) -> Iterator[Line]:
 
 def _fed(nbytes: int, shape: tuple[int, ...], dtype: str) -> Purpose:
     return Purpose(Owner(INPUT, Category.INPUT), "batch", shape, dtype)
-
-
-def _executed(training: Training, tape: Tape) -> Iterator[Line]:
-    """One run of the graph. A replaced variable's old storage is a temporary until its last reader lets go of it."""
-    weights = [*training.weights, *training.slots]
-    for action, number in tape.actions:
-        if action is Do.ALLOCATE:
-            block = tape.blocks[number]
-            owner = training.owners[block.node]
-            if block.temporary:
-                owner = Owner(owner.layer, Category.TEMPORARY)
-            purpose = Purpose(owner, training.graph.nodes[block.node].name, block.shape, block.dtype)
-            yield Line(Say.ALLOCATE, ("block", number), block.nbytes, purpose)
-        elif action is Do.RELEASE:
-            variable = tape.variable_of.get(number)
-            yield Line(Say.RELEASE, ("block", number) if variable is None else ("replaced", variable))
-        elif action is Do.RELEASE_VARIABLE:
-            yield Line(Say.RELEASE, ("replaced", number))
-        else:
-            variable = tape.variable_of[number]
-            w = weights[variable]
-            purpose = Purpose(w.owner, w.path, w.shape, w.dtype)
-            replaced = purpose._replace(owner=Owner(w.owner.layer, Category.TEMPORARY))
-            yield Line(Say.RENAME, ("variable", variable), 0, replaced, ("replaced", variable))
-            yield Line(Say.RENAME, ("block", number), 0, purpose, ("variable", variable))
