@@ -27,7 +27,7 @@ from memviz.units import GIB, format_bytes
 
 RESULTS = Path(__file__).parent / "results" / "accuracy.json"
 PHASES = ("build", "first_step", "steady_step")
-BUDGET = 14 * GIB
+BUDGET = 6 * GIB
 
 
 def measured_row(row: Row) -> dict[str, object]:
