@@ -67,7 +67,7 @@ def layer_table_html(table: pd.DataFrame, units: UnitSystem = "binary") -> str:
         "total": None, "share": percent_text, **dict.fromkeys(shown),
     }  # fmt: skip
     empty = ", ".join(category_text(c) for c in CATEGORIES if c not in shown)
-    note = note_html(f"Nothing at the peak: {empty}.") if empty else ""
+    note = note_html(f"Nothing at the peak: {empty}." if empty else "")
     return _table("layer", rows, columns, units, "memviz-sums") + note
 
 
@@ -83,8 +83,8 @@ def phase_table_html(table: pd.DataFrame, units: UnitSystem = "binary") -> str:
 
 
 def note_html(text: str) -> str:
-    """A quiet paragraph."""
-    return f'<p class="memviz-note">{html.escape(text)}</p>'
+    """A quiet paragraph; nothing where there is no text."""
+    return f'<p class="memviz-note">{html.escape(text)}</p>' if text else ""
 
 
 Columns = dict[str, Callable[[Any], str] | None]  # a column's name to its cells' text; None: sizes

@@ -101,7 +101,7 @@ def test_the_verdict_is_one_sentence_with_the_numbers():
 
 def test_a_trial_is_told_in_sentences():
     run = TrialRun(state=OPENED, steps=5, estimate=estimate())
-    assert "child process" in words.trial_sentence(None, "binary")
+    assert "child process" in words.trial_sentence(TrialRun(state=OPENED), "binary")
     assert words.trial_sentence(run, "binary").startswith("TensorFlow is starting")
     going = replace(run, events=(TrialEvent("sample", "build", 4.2, 3 * GIB, 6 * GIB),))
     assert words.trial_sentence(going, "binary") == "Build: 0 of 5 steps, 3.00 GiB in use, 4 s."

@@ -23,22 +23,18 @@ def explore(network: ConvNet | None = None) -> Explorer:
             f"The explorer's knobs need a memviz.ConvNet, not {type(network).__name__}; give memviz.estimate(...) any "
             "network and show its .profile with memviz.views.figures.layer_figure."
         )
+    from IPython.core.getipython import get_ipython
+
     from memviz.estimation.service import shared_service
 
     shared_service().start()  # its child loads TensorFlow while this process loads plotly
     from memviz.views.explorer.panel import Explorer
 
-    cell = _cell_id()
+    message: Any = getattr(get_ipython(), "get_parent", dict)()
+    cell = message.get("metadata", {}).get("cellId")
     if cell in _open_in_cell:  # the cell ran again: its earlier panel can no longer be seen
         _open_in_cell.pop(cell).close()
     explorer = Explorer(network)
-    if cell:
+    if cell is not None:
         _open_in_cell[cell] = explorer
     return explorer
-
-
-def _cell_id() -> str:
-    from IPython.core.getipython import get_ipython
-
-    parent: dict[str, Any] = getattr(get_ipython(), "get_parent", dict)()
-    return parent.get("metadata", {}).get("cellId", "")

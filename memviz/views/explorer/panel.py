@@ -1,6 +1,6 @@
 """The panel: knobs on the left, the verdict, the two figures and the trial on the right, the table below.
 
-Threads only put plain records on a queue; one consumer writes figures, sentences and tables.
+Callbacks and threads only put plain records on a queue; one consumer writes figures, sentences and tables.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import html
 import queue
 import threading
 import time
+from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import replace
 from typing import Any
@@ -20,19 +21,18 @@ import plotly.graph_objects as go
 from memviz.child.machine import available_bytes
 from memviz.estimation.result import Estimate
 from memviz.estimation.service import shared_service
+from memviz.measurement.trial import RunningTrial, Trial, TrialEvent, start_trial
 from memviz.models import presets
 from memviz.models.convnet import ConvNet
 from memviz.models.network import Network
-from memviz.profile import MemoryProfile
 from memviz.views import figures, tables
 from memviz.views.explorer import state as words
 from memviz.views.explorer.knobs import Knobs
 from memviz.views.explorer.state import ExplorerState, TrialRun
 from memviz.views.explorer.style import Manners
-from memviz.views.explorer.work import LatestWorker, run_trial
 
-FRAME_SECONDS = 0.3  # between two drawings of a running trial
-SETTLE_SECONDS = 0.06  # the browser paints the layers' chart first, then the trial's
+# Between two drawings of the trial's chart; and after a change the browser paints the layers' chart first.
+FRAME_SECONDS = 0.2
 
 
 class Explorer:
@@ -40,98 +40,98 @@ class Explorer:
 
     def __init__(self, network: ConvNet | None = None) -> None:
         self.state, notice = words.opening_state(network, available_bytes())
-        self._base = self.state.network
         self.estimate: Estimate | None = None
+        self.trial: Trial | None = None  # the last one that ended
+        self.bars: go.FigureWidget | None = None  # made with the first answer
+        self.course: go.FigureWidget | None = None
+        self._base = self.state.network
         self._answered: ExplorerState | None = None  # whose estimate that is, and what is drawn
-        self._run: TrialRun | None = None
-        self._handle: Any = None  # the running trial
-        self._newest = self._stale = 0  # numbers of questions: the latest one, and the one whose elders are stale
+        self._run = TrialRun(state=self.state)
+        self._handle: RunningTrial | None = None
         self._closed = False
-        self._queue: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
-        self.knobs = Knobs(self.state, self._moved, self._preset)
+        self._records: queue.SimpleQueue[Any] = queue.SimpleQueue()  # a function and its arguments each
+        self._questions: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._make_widgets(notice)
-        self._worker = LatestWorker(_answer, lambda *answer: self._queue.put(("answer", answer)))
-        self._newest = self._worker.ask(self.state.question)
+        self._questions.put(self.state.question)
+        threading.Thread(target=self._answer, name="memviz-estimates", daemon=True).start()
         self._consumer = threading.Thread(target=self._consume, name="memviz-panel", daemon=True)
         self._consumer.start()
         atexit.register(self.close)
-
-    @property
-    def trial(self) -> Any:
-        """The last trial that ended, or None."""
-        return self._run.trial if self._run else None
 
     def close(self) -> None:
         """End the trial, the threads and the widgets."""
         self._closed = True
         atexit.unregister(self.close)
-        self._worker.close()
         self._cancel()
-        self._queue.put(("close", None))
-        if threading.current_thread() is not self._consumer:
-            self._consumer.join(timeout=5)
+        self._questions.put(None)
+        self._records.put(None)
+        self._consumer.join(timeout=5)
         _close_tree(self.box)
 
     def _repr_mimebundle_(self, **options: Any) -> Any:
         return self.box._repr_mimebundle_(**options)
 
-    # The widgets
-
     def _make_widgets(self, notice: str) -> None:
-        self._notice, self._error, self._verdict = w.HTML(_note(notice)), w.HTML(), w.HTML(_WAITING)
-        self._notice.layout.display = "" if notice else "none"
-        self._complain("")
-        self._table, self._phases, self._status = w.HTML(), w.HTML(), w.HTML()
-        self.bars: go.FigureWidget | None = None  # made with the first answer, see _draw_bars
-        self.course: go.FigureWidget | None = None
-        self._charts, self._course_box = w.VBox(), w.VBox()
+        self.knobs = Knobs(self.state, self._moved)
         self.start_button = w.Button(description="Run trial", button_style="primary", icon="play")
         self.cancel_button = w.Button(description="Cancel", icon="stop", disabled=True)
-        steps = words.default_steps(self.state.network)
-        self.steps = w.BoundedIntText(description="steps", value=steps, min=3, max=1000)
-        self.progress = w.IntProgress(description="progress", min=0, max=steps)
         self.start_button.on_click(lambda _: self._start())
         self.cancel_button.on_click(lambda _: self._cancel())
+        steps = words.default_steps(self.state.network)
+        self.steps = w.BoundedIntText(description="steps", value=steps, min=3, max=1000)
+        self.progress = w.IntProgress(description="progress")
+        self._error, self._status, self._phases, self._table = w.HTML(), w.HTML(), w.HTML(), w.HTML()
+        self._verdict = w.HTML(_said("Starting TensorFlow in a child process for the first estimate ...", "verdict"))
+        self._bars_box, self._course_box = w.VBox(), w.VBox()
         controls = w.HBox([self.start_button, self.cancel_button, self.steps, self.progress])
-        controls.add_class("memviz-controls")
-        trial = w.VBox([controls, self._status, self._course_box, self._phases])
-        right = w.VBox([self._notice, self._error, self._verdict, self.knobs.display, self._charts, trial])
-        right.add_class("memviz-right")
-        top = w.HBox([self.knobs.box, right])
-        top.add_class("memviz-top")
-        self.box = w.VBox([Manners(), top, self._table])
-        self.box.add_class("memviz")
+        right = w.VBox([
+            w.HTML(tables.note_html(notice)), self._error, self._verdict, self.knobs.display, self._bars_box,
+            controls.add_class("memviz-controls"), self._status, self._course_box, self._phases,
+        ]).add_class("memviz-right")  # fmt: skip
+        top = w.HBox([self.knobs.box, right]).add_class("memviz-top")
+        self.box = w.VBox([Manners(), top, self._table]).add_class("memviz")
 
-    # Callbacks: in the kernel's thread, they put records on the queue
+    # Callbacks, in the kernel's thread, and two threads that wait: they put records on the queue
 
-    def _moved(self) -> None:
+    def _put(self, act: Callable[..., None], *values: Any) -> None:
+        self._records.put((act, values))
+
+    def _moved(self, preset: str | None) -> None:
+        if preset is not None:
+            self._base = presets.ALL[preset]
+            self.knobs.show(replace(self.state, network=self._base))
+            self.steps.value = words.default_steps(self._base)
         try:
             state = words.state_of(self.knobs.values(), self._base)
         except (ValueError, TypeError) as error:
-            self._queue.put(("invalid", str(error)))
-            return
-        self.knobs.mark(state)
-        self._queue.put(("state", state))
+            self._put(self._complain, f"{error} The chart below still shows the last setup that works.")
+        else:
+            self.knobs.mark(state)
+            self._put(self._follow, state)
 
-    def _preset(self, name: str) -> None:
-        self._base = presets.ALL[name]
-        self.knobs.show(replace(self.state, network=self._base))
-        self.steps.value = words.default_steps(self._base)
-        self._moved()
+    def _answer(self) -> None:
+        """Answer the newest question; those that wait behind it are dropped."""
+        while (question := _take(self._questions)[-1]) is not None:
+            try:
+                self._put(self._take_in, question, shared_service().estimate(Network.of(question[0]), question[1]))
+            except Exception as error:  # shown in the panel: JupyterLab would swallow it
+                self._put(self._take_in, question, error)
 
     def _start(self) -> None:
         if not self.start_button.disabled:
             self.start_button.disabled = True
-            known = self.estimate if self._answered and self._answered.question == self.state.question else None
-            run = TrialRun(state=self.state, steps=self.steps.value, estimate=known)
-            self._queue.put(("run", run))
-            run_trial(run.state, run.steps, self._hear)
+            self._put(self._begin)
 
-    def _hear(self, kind: str, value: Any) -> None:
-        """A record from the trial's thread."""
-        if kind == "started" and self._closed:
-            value.cancel()
-        self._queue.put((kind, value))
+    def _train(self, run: TrialRun) -> None:
+        try:
+            self._handle = start_trial(
+                *run.state.question, steps=run.steps, on_event=lambda event: self._put(self._add, event)
+            )
+            if self._closed:
+                self._cancel()
+            self._put(self._end, self._handle.wait())
+        except Exception as error:  # a sentence for the panel
+            self._put(self._end, None, str(error))
 
     def _cancel(self) -> None:
         if self._handle is not None:
@@ -141,139 +141,99 @@ class Explorer:
 
     def _consume(self) -> None:
         _ = go.FigureWidget  # takes a second to import: now, while the first estimate is under way
-        drawn_at, due_at = 0.0, None  # when the trial's figure was drawn, and when it is to be drawn next
+        due_at = None  # when the trial's figure is to be drawn next
         while True:
-            records = _take(self._queue, None if due_at is None else max(0.0, due_at - time.monotonic()))
-            if any(kind == "close" for kind, _ in records):
+            records = _take(self._records, None if due_at is None else max(0.0, due_at - time.monotonic()))
+            if self._closed:
                 return
             try:
-                for kind, value in records:
-                    getattr(self, f"_on_{kind}")(value)
-                now = time.monotonic()
-                if records:
-                    calm = all(kind == "event" for kind, _ in records)
-                    soon = max(drawn_at + FRAME_SECONDS, now) if calm else now + SETTLE_SECONDS
-                    due_at = soon if due_at is None else min(due_at, soon)
-                if due_at is not None and now >= due_at:
-                    drawn_at, due_at = now, None
+                for act, values in records:
+                    act(*values)
+                if due_at is None:
+                    due_at = time.monotonic() + FRAME_SECONDS
+                elif time.monotonic() >= due_at:
+                    due_at = None
                     self._draw_trial()
             except Exception as error:  # it would vanish in JupyterLab
                 self._complain(f"The panel failed: {type(error).__name__}: {error}")
 
-    def _on_state(self, state: ExplorerState) -> None:
-        self.state = state
-        self._complain("")
-        if self._answered is not None and self._answered.question == state.question:
-            self._newest = self._stale = self._worker.skip()
-            self._draw_bars(state)
-        else:
-            self._newest = self._worker.ask(state.question)
-
-    def _on_invalid(self, sentence: str) -> None:
-        self._newest = self._stale = self._worker.skip()
-        self._complain(f"{sentence} The chart below still shows the last setup that works.")
-
-    def _on_answer(self, answer: tuple[int, Any, Any]) -> None:
-        number, question, result = answer
-        if number < self._stale:
-            return
-        if isinstance(result, Exception):
-            if number == self._newest:
-                self._complain(f"No estimate: {result}")
-            if self.bars is None:
-                self._verdict.value = ""
-                self._show_bars(figures.layer_figure(None))
-            return
-        self.estimate = result
-        if self._run is not None and self._run.state.question == question:
-            self._run = replace(self._run, estimate=result)
-        self._draw_bars(replace(self.state, network=question[0], setup=question[1]))
-
-    def _on_run(self, run: TrialRun) -> None:
-        self._run = run
-        self.progress.bar_style = "info"
-        self.progress.max, self.progress.value = run.steps, 0
-
-    def _on_started(self, handle: Any) -> None:
-        self._handle = handle
-        self.cancel_button.disabled = False
-
-    def _on_event(self, event: Any) -> None:
-        assert self._run is not None
-        self._run = replace(self._run, events=(*self._run.events, event))
-
-    def _on_ended(self, trial: Any) -> None:
-        self._ended("success" if trial.status == "completed" else "warning", trial=trial)
-
-    def _on_refused(self, error: Exception) -> None:
-        self._ended("danger", refused=str(error))
-
-    def _ended(self, style: str, **how: Any) -> None:
-        assert self._run is not None
-        self._run, self._handle = replace(self._run, **how), None
-        self.start_button.disabled, self.cancel_button.disabled = False, True
-        self.progress.bar_style = style
+    @property
+    def _known(self) -> bool:
+        """Whether what is drawn is what the knobs ask."""
+        return self._answered is not None and self._answered.question == self.state.question
 
     def _complain(self, sentence: str) -> None:
-        self._error.value = _alert(sentence) if sentence else ""
-        self._error.layout.display = "" if sentence else "none"
+        self._error.value = _said(sentence, "alert")
+
+    def _follow(self, state: ExplorerState) -> None:
+        self.state = state
+        self._complain("")
+        if self._known:
+            self._draw_bars(state)
+        else:
+            self._questions.put(state.question)
+
+    def _take_in(self, question: tuple[ConvNet, Any], answer: Estimate | Exception) -> None:
+        if self._known:  # the knobs were moved back meanwhile
+            return
+        if isinstance(answer, Exception):
+            self._verdict.value = self._verdict.value if self.estimate else ""
+            if question == self.state.question:
+                self._complain(f"No estimate: {answer}")
+            return
+        self.estimate = answer
+        if self._run.state.question == question:
+            self._run = replace(self._run, estimate=answer)
+        self._draw_bars(replace(self.state, network=question[0], setup=question[1]))
+
+    def _begin(self) -> None:
+        known = self.estimate if self._known else None
+        self._run = TrialRun(state=self.state, steps=self.steps.value, estimate=known)
+        self.progress.max, self.progress.bar_style = self._run.steps, "info"
+        threading.Thread(target=self._train, args=(self._run,), name="memviz-trial", daemon=True).start()
+
+    def _add(self, event: TrialEvent) -> None:
+        self._run = replace(self._run, events=(*self._run.events, event))
+        self.cancel_button.disabled = False
+
+    def _end(self, trial: Trial | None, refused: str = "") -> None:
+        self.trial, self._run = trial, replace(self._run, trial=trial, refused=refused)
+        self.start_button.disabled, self.cancel_button.disabled = False, True
+        self.progress.bar_style = "success" if trial and trial.status == "completed" else "warning"
 
     def _draw_bars(self, state: ExplorerState) -> None:
         assert self.estimate is not None
         self._answered = state
         profile = self.estimate.phases[state.phase].profile or self.estimate.profile
-        self._show_bars(figures.layer_figure(profile, log=state.log, units=state.units))
-        fits = {True: "memviz-fits", False: "memviz-lacks", None: ""}[words.fits(state, self.estimate)]
-        sentence = html.escape(words.verdict(state, self.estimate))
-        self._verdict.value = f'<p class="memviz-verdict {fits}" role="status">{sentence}</p>'
-        table = tables.layer_table(profile, state.network)
-        self._table.value = (
-            '<div class="memviz-wide" tabindex="0">'
-            + tables.layer_table_html(table, state.units)
-            + "</div>"
-            + _not_counted(profile)
-        )
-
-    def _show_bars(self, figure: go.Figure) -> None:
-        if self.bars is None:  # complete before it is a widget: earlier changes can be lost (plotly PR 4956)
-            self.bars = go.FigureWidget(figure)
-            self._charts.children = (self.bars,)
-        else:
-            _update(self.bars, figure)
+        figure = figures.layer_figure(profile, log=state.log, units=state.units)
+        self.bars = _shown(self.bars, figure, self._bars_box)
+        budget = state.setup.budget_bytes
+        fits = "" if budget is None else "memviz-fits" if self.estimate.required_bytes <= budget else "memviz-lacks"
+        self._verdict.value = _said(words.verdict(state, self.estimate), f"verdict {fits}")
+        table = tables.layer_table_html(tables.layer_table(profile, state.network), state.units)
+        not_counted = tables.note_html(f"Not counted: {' '.join(profile.not_counted)}")
+        self._table.value = f'<div class="memviz-wide" tabindex="0">{table}</div>{not_counted}'
 
     def _draw_trial(self) -> None:
-        if self.bars is None:
-            return
         run, units = self._run, self.state.units
-        sentence = words.trial_sentence(run, units)
-        status = f'<p role="status">{html.escape(sentence)}</p>'
-        if run is not None and run.refused:  # nothing was measured: the levels of the present knobs stay
-            run, status = None, _alert(sentence)
-        estimate, state = (self.estimate, self.state) if run is None else (run.estimate, run.state)
-        phases = {} if estimate is None else estimate.phases
+        self._status.value = _said(words.trial_sentence(run, units), "alert" if run.refused else "status")
+        if run.refused or not run.steps:  # nothing is measured: the levels of the present knobs
+            run = TrialRun(state=self.state, estimate=self.estimate)
+        title, ended, budget = words.trial_title(run, self.state), words.ending_text(run), run.state.setup.budget_bytes
+        estimate, self.progress.value = run.estimate or Estimate({}, 0, "", ""), run.steps_done
+        levels = {name: phase.peak_bytes for name, phase in estimate.phases.items()}
         figure = figures.trial_figure(
-            run.events if run else (), estimated={name: phase.peak_bytes for name, phase in phases.items()},
-            budget_bytes=state.setup.budget_bytes, units=units, title=words.trial_title(run, self.state),
-            ended=words.ending_text(run),
-        )  # fmt: skip
-        if self.course is None:
-            self.course = go.FigureWidget(figure)
-            self._course_box.children = (self.course,)
-        else:
-            _update(self.course, figure)
-        self._status.value, self.progress.value = status, run.steps_done if run else 0
-        table = tables.phase_table(phases, run.measured() if run else {})
-        stale = "memviz-stale" if run and run.state.question != self.state.question else ""
-        need = words.need_sentence(estimate, units) if estimate else ""
-        self._phases.value = f'<div class="{stale}">{tables.phase_table_html(table, units)}{_note(need)}</div>'
+            run.events, estimated=levels, budget_bytes=budget, units=units, title=title, ended=ended
+        )
+        self.course = _shown(self.course, figure, self._course_box)
+        table = tables.phase_table(estimate.phases, run.measured, estimate.peak_ranges)
+        note = tables.note_html(words.need_sentence(estimate, units))
+        stale = "memviz-stale" if run.state.question != self.state.question else ""
+        self._phases.value = f'<div class="{stale}">{tables.phase_table_html(table, units)}{note}</div>'
 
 
-def _answer(question: tuple[ConvNet, Any]) -> Estimate:
-    return shared_service().estimate(Network.of(question[0]), question[1])
-
-
-def _take(records: queue.SimpleQueue[tuple[str, Any]], wait: float | None) -> list[tuple[str, Any]]:
-    """Everything on the queue: at least one record, or none when ``wait`` seconds are over."""
+def _take(records: queue.SimpleQueue[Any], wait: float | None = None) -> list[Any]:
+    """Everything on a queue: at least one record, or none when ``wait`` seconds are over."""
     taken = []
     try:
         taken.append(records.get(timeout=wait))
@@ -283,39 +243,32 @@ def _take(records: queue.SimpleQueue[tuple[str, Any]], wait: float | None) -> li
         return taken
 
 
-def _update(widget: go.FigureWidget, figure: go.Figure) -> None:
-    """Make a widget show a figure with the same traces, in one message; only what differs travels."""
-    parts = [*zip(widget.data, figure.data, strict=True), (widget.layout, figure.layout)]
+def _shown(widget: go.FigureWidget | None, figure: go.Figure, box: w.Box) -> go.FigureWidget:
+    """The widget in a box after it shows a figure, in one message; only what differs travels."""
+    if widget is None:  # complete before it is a widget: earlier changes can be lost (plotly PR 4956)
+        widget = go.FigureWidget(figure)
+        box.children = (widget,)
+        return widget
     with widget.batch_update():
-        for shown, wanted in parts:
-            now, then = shown.to_plotly_json(), wanted.to_plotly_json()
-            shown.update({name: value for name, value in then.items() if now.get(name) != value}, overwrite=True)
+        for part, wanted in [*zip(widget.data, figure.data, strict=True), (widget.layout, figure.layout)]:
+            now = part.to_plotly_json()
+            changes = {name: value for name, value in wanted.to_plotly_json().items() if now.get(name) != value}
+            part.update(changes, overwrite=True)
     # What a view that opens later starts from, for instance after the page was loaded again; plotly itself refreshes
     # it only when the widget is displayed on its own, not inside a box.
     widget._widget_data, widget._widget_layout = deepcopy(widget._data), deepcopy(widget._layout_obj._props)
+    return widget
 
 
 def _close_tree(widget: w.Widget) -> None:
-    for part in (*getattr(widget, "children", ()), getattr(widget, "style", None), widget.layout):
-        if isinstance(part, w.DOMWidget):
+    """Close a widget and its children, styles and layouts."""
+    for part in (*getattr(widget, "children", ()), getattr(widget, "style", None), getattr(widget, "layout", None)):
+        if isinstance(part, w.Widget):
             _close_tree(part)
-        elif isinstance(part, w.Widget):
-            part.close()
     widget.close()
 
 
-def _note(text: str) -> str:
-    return f'<p class="memviz-note">{html.escape(text)}</p>' if text else ""
-
-
-def _not_counted(profile: MemoryProfile) -> str:
-    return _note("Not counted: " + " ".join(profile.not_counted)) if profile.not_counted else ""
-
-
-def _alert(text: str) -> str:
-    return f'<p class="memviz-alert" role="alert">{html.escape(text)}</p>'
-
-
-_WAITING = (
-    '<p class="memviz-verdict" role="status">Starting TensorFlow in a child process for the first estimate ...</p>'
-)
+def _said(text: str, kind: str) -> str:
+    """A sentence that screen readers announce. kind: "verdict", "status" or, for what needs an answer, "alert"."""
+    role = "alert" if kind == "alert" else "status"
+    return f'<p class="memviz-{kind}" role="{role}">{html.escape(text)}</p>' if text else ""
