@@ -205,9 +205,21 @@ def test_the_tested_versions_suit_the_requirements():
 # -- the sources ---------------------------------------------------------------------------------------------------
 
 
+def lines_of_code(path):
+    """Lines that are neither blank nor a comment nor part of a docstring."""
+    source = path.read_text()
+    documented = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and ast.get_docstring(
+            node
+        ):
+            documented |= set(range(node.body[0].lineno, node.body[0].end_lineno + 1))
+    lines = enumerate(map(str.strip, source.splitlines()), start=1)
+    return sum(bool(line) and not line.startswith("#") and number not in documented for number, line in lines)
+
+
 def test_the_package_stays_small():
-    lines = sum(len(path.read_text().splitlines()) for path in SOURCES)
-    assert lines < 5000, lines
+    assert sum(map(lines_of_code, SOURCES)) < 5000
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.relative_to(ROOT).as_posix())
