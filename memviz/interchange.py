@@ -5,14 +5,16 @@ Allocations go as columns, so that 10,000 of them are quick to write and to read
 
 from __future__ import annotations
 
+import csv
+import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 from memviz.estimation.result import Estimate
 from memviz.models.network import serialized
-from memviz.models.training import make_loss
 from memviz.profile import Allocation, Category, MemoryProfile, Phase
 from memviz.setup import TrainingSetup
 
@@ -35,6 +37,41 @@ def profile_from_dict(data: Mapping[str, Any]) -> MemoryProfile:
         record = {f.name: data[f.name] for f in fields(MemoryProfile)}
         record["allocations"] = tuple(Allocation(*row) for row in zip(*columns.values(), strict=True))
         return MemoryProfile(**record | {name: tuple(record[name]) for name in ("layers", "not_counted")})
+
+
+def save(profile: MemoryProfile, path: str | Path) -> None:
+    """Write a profile to a file: ``.json``, which `load` reads, or ``.csv``, a row per allocation, for spreadsheets.
+
+    Raises ValueError for another ending. The schema is in docs/profile-format.md.
+    """
+    path, data = Path(path), profile_to_dict(profile)
+    if path.suffix == ".json":
+        path.write_text(json.dumps(data), encoding="utf-8")
+    elif path.suffix == ".csv":
+        with path.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file)
+            writer.writerow(data["allocations"])
+            writer.writerows(zip(*data["allocations"].values(), strict=True))
+    else:
+        raise ValueError(f"{path.name!r} ends neither in .json nor in .csv; a page is written by memviz.views.page.")
+
+
+def load(path: str | Path) -> MemoryProfile:
+    """The profile that `save` wrote as JSON. Nothing in the file is executed.
+
+    Raises ValueError, in one sentence, for a file that is damaged, of a newer memviz, or no profile at all.
+    """
+    try:
+        data = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is cut short or no memviz profile ({error}); write it anew as .json.") from error
+    if not isinstance(data, dict) or data.get("format") != PROFILE:
+        raise ValueError(f"{path} is no memviz profile; memviz.interchange.save writes one.")
+    if isinstance(data.get("version"), int) and data["version"] > VERSION:
+        raise ValueError(
+            f"{path} was written by a newer memviz (format {data['version']}, here {VERSION}); update memviz."
+        )
+    return profile_from_dict(data)
 
 
 def estimate_to_dict(estimate: Estimate) -> dict[str, Any]:
@@ -62,7 +99,10 @@ def setup_to_message(setup: TrainingSetup) -> dict[str, Any]:
     for part in ("optimizer", "loss"):
         if not isinstance(message[part], str | None):
             message[part] = serialized(message[part])
-    make_loss(message["loss"])
+    if not isinstance(message["loss"], str | None):
+        from memviz.models.training import make_loss
+
+        make_loss(message["loss"])
     return message
 
 

@@ -5,7 +5,10 @@ Runs as ``python -m memviz.estimation.worker``.
 
 from __future__ import annotations
 
+import tensorflow as tf
+
 from memviz.child.process import Channel
+from memviz.estimation.estimate import estimate_network
 from memviz.interchange import estimate_to_dict, setup_from_message
 from memviz.models.network import Network
 
@@ -13,10 +16,6 @@ from memviz.models.network import Network
 def main() -> None:
     """Answer requests until the parent closes the connection."""
     channel = Channel()
-    import tensorflow as tf
-
-    from memviz.estimation.estimate import estimate_network  # before the first request, so that it is answered at once
-
     tf.get_logger().setLevel("ERROR")
     while True:
         request = channel.receive()

@@ -9,26 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import tensorflow as tf
+
 from memviz.setup import REFERENCE
 from memviz.units import MIB
 
-# Before the region proper TensorFlow takes one of 2 MiB for its own small tensors; the limit is raised by as much.
-FIRST_REGION_BYTES = 2 * MIB
 _ROUNDING_BYTES = 256  # BFC's: every chunk is a multiple
-
-
-def environment(device: str, limit_bytes: int | None, memory_growth: bool) -> dict[str, str]:
-    """What has to stand in the environment before TensorFlow is imported."""
-    if device != REFERENCE:
-        return {"TF_FORCE_GPU_ALLOW_GROWTH": "true" if memory_growth else "false"}
-    assert limit_bytes is not None
-    room = limit_bytes if memory_growth else limit_bytes + FIRST_REGION_BYTES
-    return {
-        "CUDA_VISIBLE_DEVICES": "",
-        "TF_CPU_ALLOCATOR_USE_BFC": "true",
-        "TF_CPU_BFC_MEM_LIMIT_IN_MB": str(room // MIB),
-        "TF_ENABLE_ONEDNN_OPTS": "0",  # its scratch and layouts are no GPU's
-    }
 
 
 @dataclass(frozen=True)
@@ -36,25 +22,20 @@ class Device:
     """An open device. name: TensorFlow's, such as ``"CPU:0"``. overhead_bytes: in use before the trial began."""
 
     name: str
-    overhead_bytes: int = 0
+    overhead_bytes: int
+    guard: Any = None  # kept, since without it the region would be given back when it is free
 
     def memory(self) -> tuple[int, int]:
         """(bytes in use, peak since the last reset), without what was in use before the trial."""
-        import tensorflow as tf
-
         info = tf.config.experimental.get_memory_info(self.name)
         return max(0, info["current"] - self.overhead_bytes), max(0, info["peak"] - self.overhead_bytes)
 
     def reset_peak(self) -> None:
         """The peak starts anew at what is in use now."""
-        import tensorflow as tf
-
         tf.config.experimental.reset_memory_stats(self.name)
 
     def place(self, array: Any) -> Any:
         """A fresh copy of a numpy array in the device's memory."""
-        import tensorflow as tf
-
         host = _taken_over(array)
         with tf.device(self.name):
             return tf.raw_ops.DeepCopy(x=host) if self.name == "CPU:0" else tf.identity(host)
@@ -65,8 +46,6 @@ def _taken_over(array: Any) -> Any:
 
     `tf.constant` copies once in numpy's memory, and once more in the device's or not, as that copy happens to lie.
     """
-    import tensorflow as tf
-
     try:
         return tf.experimental.dlpack.from_dlpack(array.__dlpack__())
     except BufferError:  # bfloat16, which numpy does not know
@@ -79,22 +58,31 @@ def open_device(device: str, limit_bytes: int | None, memory_growth: bool) -> De
 
     Raises ValueError where TensorFlow has no such GPU.
     """
-    import tensorflow as tf
-
     if device != REFERENCE:
-        return _open_gpu(device, limit_bytes)
+        _show_only(device, limit_bytes)
+        return Device("GPU:0", _in_use("GPU:0"))
     # With two inter-op threads the peak of one and the same step moves by a fifth; with one it repeats.
     tf.config.threading.set_inter_op_parallelism_threads(1)
     tf.config.threading.set_intra_op_parallelism_threads(2)
     assert limit_bytes is not None
-    guard = None if memory_growth else _make_one_region(limit_bytes // MIB * MIB)
-    tf.config.experimental.reset_memory_stats("CPU:0")
-    overhead = tf.config.experimental.get_memory_info("CPU:0")["current"]
-    _KEPT.append(guard)
-    return Device("CPU:0", overhead)
+    guard = None if memory_growth else _make_one_region(limit_bytes)
+    return Device("CPU:0", _in_use("CPU:0"), guard)
 
 
-_KEPT: list[Any] = []  # for the life of the process: without its guard the region would be given back when it is free
+def _in_use(name: str) -> int:
+    return tf.config.experimental.get_memory_info(name)["current"]
+
+
+def _show_only(device: str, limit_bytes: int | None) -> None:
+    """One GPU, with a limit or none, as TensorFlow's only one."""
+    gpus = {f"GPU:{number}": gpu for number, gpu in enumerate(tf.config.list_physical_devices("GPU"))}
+    if device not in gpus:
+        seen = ", ".join(gpus) or "no GPU"
+        raise ValueError(f"There is no {device} here: TensorFlow sees {seen}. Use device='reference'.")
+    tf.config.set_visible_devices(gpus[device], "GPU")
+    if limit_bytes is not None:
+        limit = tf.config.LogicalDeviceConfiguration(memory_limit=limit_bytes // MIB)
+        tf.config.set_logical_device_configuration(gpus[device], [limit])
 
 
 def _make_one_region(nbytes: int) -> Any:
@@ -104,11 +92,9 @@ def _make_one_region(nbytes: int) -> Any:
     `Empty` touches no page, so nothing of it is resident. Halving the free rest leaves a last small piece at its end.
     Returns the guard, to be kept. Source: tensorflow's bfc_allocator.cc, `Extend` and `FindChunkPtr`.
     """
-    import tensorflow as tf
-
     # Fills the region of 2 MiB, so that the small pieces below come from ours: a chunk is not split for more than half.
     filler = _empty(MIB + _ROUNDING_BYTES)
-    before = tf.config.experimental.get_memory_info("CPU:0")["current"]
+    before = _in_use("CPU:0")
     largest_power_below = 1 << ((nbytes - 1).bit_length() - 1)
     _empty(largest_power_below + _ROUNDING_BYTES)
     pieces, rest = [], nbytes
@@ -117,7 +103,7 @@ def _make_one_region(nbytes: int) -> Any:
         pieces.append(_empty(half))
         rest -= half
     guard = _empty(rest)
-    taken = tf.config.experimental.get_memory_info("CPU:0")["current"] - before
+    taken = _in_use("CPU:0") - before
     if taken != nbytes:
         raise RuntimeError(f"The region holds {taken} B instead of {nbytes} B; this TensorFlow's allocator is another.")
     del filler, pieces
@@ -125,23 +111,6 @@ def _make_one_region(nbytes: int) -> Any:
 
 
 def _empty(nbytes: int) -> Any:
-    import tensorflow as tf
-
     # Two dimensions, since a single one above 2^31 overflows.
     with tf.device("CPU:0"):
         return tf.raw_ops.Empty(shape=[nbytes // _ROUNDING_BYTES, _ROUNDING_BYTES], dtype=tf.uint8)
-
-
-def _open_gpu(device: str, limit_bytes: int | None) -> Device:
-    import tensorflow as tf
-
-    gpus, number = tf.config.list_physical_devices("GPU"), int(device.partition(":")[2])
-    if number >= len(gpus):
-        seen = ", ".join(f"GPU:{n}" for n in range(len(gpus))) or "no GPU"
-        raise ValueError(f"There is no {device} here: TensorFlow sees {seen}. Use device='reference'.")
-    tf.config.set_visible_devices(gpus[number], "GPU")
-    if limit_bytes is not None:
-        limit = tf.config.LogicalDeviceConfiguration(memory_limit=limit_bytes // MIB)
-        tf.config.set_logical_device_configuration(gpus[number], [limit])
-    tf.config.experimental.reset_memory_stats("GPU:0")
-    return Device("GPU:0", tf.config.experimental.get_memory_info("GPU:0")["current"])

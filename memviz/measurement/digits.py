@@ -6,9 +6,10 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import keras
 import numpy as np
 
-SIDE, BRIGHTEST = 8, 16  # of scikit-learn's images: 8 x 8 pixels, values 0 to 16
+BRIGHTEST = 16  # of scikit-learn's images: 8 x 8 pixels, values 0 to 16
 _ALIGNMENT_BYTES = 64  # TensorFlow takes over an array that is aligned like this, and copies any other
 
 
@@ -30,15 +31,17 @@ class Batches:
         self._images: np.ndarray | None = None
         self._targets = self._random.integers(0, 10, size=1797)
         self.description = "random values from a fixed seed"
-        if _is_image(features):
-            self._images, self._targets = _shuffled_digits(self._random)
+        if getattr(getattr(features, "shape", None), "rank", None) == 4:
+            from sklearn.datasets import load_digits
+
+            digits, order = load_digits(), self._random.permutation(len(self._targets))
+            self._images = (digits.images[order] / BRIGHTEST).astype(np.float32)
+            self._targets = digits.target[order]
             size = " x ".join(str(n) for n in features.shape[1:])
             self.description = f"scikit-learn's {len(self._targets):,} handwritten digits, resized from 8 x 8 to {size}"
 
     def batch(self, step: int) -> tuple[Any, Any]:
         """(features, labels) of a step, counted from 0; after the last digit comes the first again."""
-        import keras
-
         size = keras.tree.flatten(self._features)[0].shape[0]
         chosen = np.arange(step * size, (step + 1) * size) % len(self._targets)
         features = keras.tree.map_structure(lambda spec: self._feature(spec, chosen), self._features)
@@ -47,7 +50,7 @@ class Batches:
         return features, keras.tree.pack_sequence_as(self._labels, labels)
 
     def _feature(self, spec: Any, chosen: np.ndarray) -> np.ndarray:
-        out = aligned(tuple(spec.shape), spec.dtype.as_numpy_dtype)
+        out = aligned(spec)
         whole = np.issubdtype(out.dtype, np.integer)
         if self._images is not None:
             pixels = resized(self._images[chosen], *out.shape[1:3])[..., None]
@@ -59,7 +62,7 @@ class Batches:
         return out
 
     def _label(self, spec: Any, classes: int, chosen: np.ndarray) -> np.ndarray:
-        out, digits = aligned(tuple(spec.shape), spec.dtype.as_numpy_dtype), self._targets[chosen]
+        out, digits = aligned(spec), self._targets[chosen]
         per_example = digits.reshape(-1, *[1] * (out.ndim - 1))
         if np.issubdtype(out.dtype, np.integer):
             out[...] = per_example % classes
@@ -74,9 +77,10 @@ class Batches:
         return out
 
 
-def aligned(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """An empty array that TensorFlow can take over without a copy."""
-    nbytes = math.prod(shape) * np.dtype(dtype).itemsize
+def aligned(spec: Any) -> np.ndarray:
+    """An empty array of a TensorSpec's shape and dtype that TensorFlow can take over without a copy."""
+    shape, dtype = tuple(spec.shape), np.dtype(spec.dtype.as_numpy_dtype)
+    nbytes = math.prod(shape) * dtype.itemsize
     raw = np.empty(nbytes + _ALIGNMENT_BYTES, np.uint8)
     start = -raw.ctypes.data % _ALIGNMENT_BYTES
     return raw[start : start + nbytes].view(dtype).reshape(shape)
@@ -87,16 +91,3 @@ def resized(images: np.ndarray, height: int, width: int) -> np.ndarray:
     rows = np.arange(height) * images.shape[1] // height
     columns = np.arange(width) * images.shape[2] // width
     return images[:, rows[:, None], columns]
-
-
-def _is_image(features: Any) -> bool:
-    return getattr(getattr(features, "shape", None), "rank", None) == 4
-
-
-def _shuffled_digits(random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Images (1797, 8, 8) from 0 to 1 and their digits, in a fixed random order."""
-    from sklearn.datasets import load_digits
-
-    digits = load_digits()
-    order = random.permutation(len(digits.target))
-    return (digits.images[order] / BRIGHTEST).astype(np.float32), digits.target[order]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from memviz.units import format_bytes, tensor_bytes
 
@@ -14,8 +14,8 @@ PHASE_WORDS = {
     "steady_step": "a steady step",
 }
 _SHAPE = re.compile(r"allocating tensor with shape\s*\[([\d,]*)\] and type (\w+)")
-_NODE = re.compile(r"\{\{node ([^}]+)\}\}")
-_EAGER_OP = re.compile(r"\[Op:(\w+)\]")
+# Inside a function the node is named; the wrapper that an eager op runs in is called {{function_node ...}}.
+_OP = re.compile(r"(?:\{\{node |\[Op:)([^\]}]+)")
 _DTYPES = {"float": "float32", "double": "float64", "half": "float16"}  # TensorFlow's C++ names where they differ
 _WAYS_OUT = {
     "build": "Way out: a larger budget, or fewer parameters (pooling before Flatten, a smaller Dense).",
@@ -45,26 +45,24 @@ class Failure:
 
 def parse_failure(text: str, phase: str, limit_bytes: int | None) -> Failure:
     """The failure that the message of a `ResourceExhaustedError` describes."""
-    # Inside a function the node is named; the wrapper that an eager op runs in is called {{function_node ...}}.
-    op = _NODE.search(text) or _EAGER_OP.search(text)
-    name = op.group(1) if op else ""
-    match = _SHAPE.search(text)
-    if match is None:
-        return Failure(phase, op=name, limit_bytes=limit_bytes)
-    shape = tuple(int(n) for n in match.group(1).split(",") if n)
-    dtype = _DTYPES.get(match.group(2), match.group(2))
-    return Failure(phase, name, shape, dtype, tensor_bytes(shape, dtype), limit_bytes)
+    op, asked = _OP.search(text), _SHAPE.search(text)
+    failure = Failure(phase, op.group(1) if op else "", limit_bytes=limit_bytes)
+    if asked is None:
+        return failure
+    shape = tuple(int(n) for n in asked.group(1).split(",") if n)
+    dtype = _DTYPES.get(asked.group(2), asked.group(2))
+    return replace(failure, shape=shape, dtype=dtype, requested_bytes=tensor_bytes(shape, dtype))
 
 
 def failure_sentences(failure: Failure) -> str:
     """The failure in words: phase, operation, what it asked for, the limit, and the way out."""
-    asked = f"{failure.op or 'an operation'} could not get its memory"
+    asked = "could not get its memory"
     if failure.shape is not None and failure.requested_bytes is not None:
         shape = " x ".join(f"{n:,}" for n in failure.shape) or "a scalar"
-        size = format_bytes(failure.requested_bytes)
-        asked = f"{failure.op or 'an operation'} asked for {size} ({shape}, {failure.dtype})"
+        asked = f"asked for {format_bytes(failure.requested_bytes)} ({shape}, {failure.dtype})"
     limit = "" if failure.limit_bytes is None else f"; the limit is {format_bytes(failure.limit_bytes)}"
     if failure.free_bytes is not None and failure.largest_free_bytes is not None:
         largest = format_bytes(failure.largest_free_bytes)
         limit += f", of which {format_bytes(failure.free_bytes)} were free, {largest} of them in one piece"
-    return f"Out of memory in {PHASE_WORDS[failure.phase]}: {asked}{limit}. {_WAYS_OUT.get(failure.phase, '')}".strip()
+    what = f"{failure.op or 'an operation'} {asked}{limit}. {_WAYS_OUT.get(failure.phase, '')}"
+    return f"Out of memory in {PHASE_WORDS[failure.phase]}: {what}".strip()

@@ -88,7 +88,9 @@ class Recorder:
                 yield
             finally:
                 if step.experimental_get_tracing_count():
-                    self._concrete = step.get_concrete_function(batch_specs(model, self._setup.batch_size))
+                    self._concrete = step.get_concrete_function(
+                        batch_specs(model, self._setup.batch_size, self._setup.inputs)
+                    )
 
     def stop(self) -> None:
         """End the recording and read what was recorded. Raises ValueError where it is not complete."""

@@ -30,6 +30,10 @@ FIRST_STEADY_STEP = 3  # two steps warm up
 RECORDED_STEP = 4  # after the first and two that warm up
 
 
+# Before the region proper TensorFlow takes one of 2 MiB for its own small tensors; the limit is raised by as much.
+FIRST_REGION_BYTES = 2 * MIB
+
+
 class HostMemoryError(MemoryError):
     """A trial would need more memory than this machine has free; it was not started."""
 
@@ -185,7 +189,8 @@ class RunningTrial:
         self._steps: list[TrialStep] = []
         self._profiles: dict[str, MemoryProfile] = {}
         self._trial: Trial | None = None
-        self._child = ChildProcess("memviz.measurement.worker")
+        variables = environment(request["device"], request["limit_bytes"], setup.memory_growth)
+        self._child = ChildProcess("memviz.measurement.worker", variables)
         self.pid = self._child.pid
 
     def cancel(self) -> None:
@@ -299,6 +304,20 @@ class RunningTrial:
             seconds=time.monotonic() - self._began,
             profile=self._profiles.get("steady_step"),
         )
+
+
+def environment(device: str, limit_bytes: int | None, memory_growth: bool) -> dict[str, str]:
+    """What has to stand in the child's environment before it imports TensorFlow."""
+    if device != REFERENCE:
+        return {"TF_FORCE_GPU_ALLOW_GROWTH": "true" if memory_growth else "false"}
+    assert limit_bytes is not None
+    room = limit_bytes if memory_growth else limit_bytes + FIRST_REGION_BYTES
+    return {
+        "CUDA_VISIBLE_DEVICES": "",
+        "TF_CPU_ALLOCATOR_USE_BFC": "true",
+        "TF_CPU_BFC_MEM_LIMIT_IN_MB": str(room // MIB),
+        "TF_ENABLE_ONEDNN_OPTS": "0",  # its scratch and layouts are no GPU's
+    }
 
 
 def _check_timeout(timeout: Timeout) -> None:

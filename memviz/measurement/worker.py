@@ -12,13 +12,19 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+import keras
+import psutil
+import tensorflow as tf
+
 from memviz.child.process import Channel
 from memviz.interchange import profile_to_dict, setup_from_message
-from memviz.measurement.device import Device, environment, open_device
+from memviz.measurement.device import Device, open_device
+from memviz.measurement.digits import Batches
 from memviz.measurement.recorder import BATCH, Recorder
 from memviz.measurement.trace import dump_environment, mark
 from memviz.measurement.trial import RECORDED_STEP
 from memviz.models.network import Network
+from memviz.models.training import batch_specs, build_slots, compiled_model, ends, step_function
 
 SAMPLE_SECONDS = 0.25
 
@@ -29,17 +35,12 @@ class _Trainer:
     def __init__(self, send: Callable[[Mapping[str, Any]], None], request: Mapping[str, Any]) -> None:
         self._send, self._request = send, request
         self._setup = setup_from_message(request["setup"])
-        self._device: Device | None = None  # until it is open, only the host's memory is known
         self._recorder: Recorder | None = None  # where recording was asked for
 
     def run(self) -> None:
-        threading.Thread(target=self._sample, name="memviz-sampler", daemon=True).start()
-        import keras
-        import tensorflow as tf
-
-        tf.get_logger().setLevel("ERROR")
         device = open_device(self._request["device"], self._request["limit_bytes"], self._setup.memory_growth)
-        self._device = device
+        device.reset_peak()
+        threading.Thread(target=self._sample, args=(device,), name="memviz-sampler", daemon=True).start()
         keras.utils.set_random_seed(0)
         model, batches = self._build(device)
         self._train(model, batches, device)
@@ -69,23 +70,17 @@ class _Trainer:
     def _recorded(self, name: str) -> AbstractContextManager[Any]:
         return self._recorder.phase(name) if self._recorder else nullcontext()
 
-    def _sample(self) -> None:
+    def _sample(self, device: Device) -> None:
         """Say every quarter of a second how much is in use, so that a chart moves within long steps too."""
         while True:
-            self._send({"kind": "sample", **_amounts(self._device)})
+            self._send({"kind": "sample", **_amounts(device)})
             time.sleep(SAMPLE_SECONDS)
 
     def _enter(self, phase: str) -> None:
         self._send({"kind": "phase", "phase": phase})
 
     def _build(self, device: Device) -> tuple[Any, Any]:
-        import keras
-
-        from memviz.measurement.digits import Batches
-        from memviz.models.training import batch_specs, compiled_model, ends
-
         setup, network = self._setup, Network.from_message(self._request["network"])
-        device.reset_peak()
         self._enter("build")
         if self._request["folder"]:
             self._recorder = Recorder(device, self._request["folder"], setup)
@@ -98,8 +93,6 @@ class _Trainer:
         return model, batches
 
     def _train(self, model: Any, batches: Any, device: Device) -> None:
-        from memviz.models.training import build_slots, step_function
-
         step = step_function(model)
         for index in range(1, self._request["steps"] + 1):
             if index <= 2:
@@ -119,8 +112,6 @@ class _Trainer:
 
     def _step(self, step: Any, batch: Any, device: Device) -> float | None:
         """One training step on a batch that is put on the device anew, and its loss; the batch is gone afterwards."""
-        import keras
-
         with mark(BATCH):
             placed = keras.tree.map_structure(device.place, batch)
         # The metrics are not reset in between, as within an epoch: that would allocate, and is no part of a step.
@@ -133,19 +124,16 @@ def _recorded_name(index: int) -> str:
     return {1: "first_step", RECORDED_STEP: "steady_step"}.get(index, f"warm_up_{index}")
 
 
-def _amounts(device: Device | None) -> dict[str, int]:
-    import psutil
-
-    in_use, peak = (0, 0) if device is None else device.memory()
-    rss = psutil.Process().memory_info().rss
-    return {"bytes_in_use": in_use, "peak_bytes": peak, "host_rss_bytes": rss}
+def _amounts(device: Device) -> dict[str, int]:
+    in_use, peak = device.memory()
+    return {"bytes_in_use": in_use, "peak_bytes": peak, "host_rss_bytes": psutil.Process().memory_info().rss}
 
 
 def main() -> None:
     """Serve one trial, asked for by the parent over the private connection."""
     channel = Channel()
+    tf.get_logger().setLevel("ERROR")
     request = channel.receive()
-    os.environ.update(environment(request["device"], request["limit_bytes"], request["setup"]["memory_growth"]))
     if request["folder"]:
         os.environ.update(dump_environment(request["folder"]))
     trainer = _Trainer(channel.send, request)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import keras
+import tensorflow as tf
 
 from memviz.models.abstract import building_abstractly
 from memviz.models.network import Network, in_a_line, serialized
 from memviz.setup import TrainingSetup
-
-if TYPE_CHECKING:
-    import keras
-    import tensorflow as tf
 
 CLASS_LABEL_DTYPE = "int64"  # what numpy gives for labels, and what Keras leaves as it is
 
@@ -35,8 +34,6 @@ def make_optimizer(optimizer: Any) -> keras.optimizers.Optimizer:
 
     Raises ValueError where the config does not describe an optimizer.
     """
-    import keras
-
     if isinstance(optimizer, str):
         classes = {name.lower(): getattr(keras.optimizers, name) for name in dir(keras.optimizers)}
         return classes[optimizer]()
@@ -58,8 +55,6 @@ def make_loss(loss: Any) -> Any:
         return loss
     if "class_name" not in loss:  # by output
         return {name: make_loss(each) for name, each in loss.items()}
-    import keras
-
     try:
         return keras.saving.deserialize_keras_object(copy.deepcopy(dict(loss)), safe_mode=False)
     except Exception as error:
@@ -72,8 +67,6 @@ def make_loss(loss: Any) -> Any:
 
 def build_slots(model: keras.Model) -> None:
     """Create the optimizer's slots, as Keras does before its first step; without storage in an abstract build."""
-    import tensorflow as tf
-
     if not building_abstractly():
         model.optimizer.build(model.trainable_variables)
         return
@@ -87,16 +80,12 @@ def step_function(model: keras.Model) -> Any:
 
     It takes one argument, ``(features, labels)``.
     """
-    import tensorflow as tf
-
     # Keras does not let autograph convert the step either.
     return tf.function(model.train_step, autograph=False, jit_compile=model.jit_compile, reduce_retracing=True)
 
 
 def loss_name(model: keras.Model) -> str:
     """The name of the loss a model is compiled with; of several losses, all their names."""
-    import keras
-
     return ", ".join(_name_of_loss(loss) for loss in keras.tree.flatten(model.loss) if loss is not None)
 
 
@@ -112,8 +101,6 @@ def suitable_loss(outputs: Any) -> str:
     sigmoid: binary cross-entropy; softmax: sparse categorical cross-entropy; anything else: mean squared error.
     Raises ValueError for several outputs, and where the activation cannot be seen.
     """
-    import keras
-
     if len(flat := keras.tree.flatten(outputs)) != 1:
         raise ValueError(f"The model has {len(flat)} outputs and no compiled loss; give loss= or compile it with one.")
     by_activation = {"sigmoid": "binary_crossentropy", "softmax": "sparse_categorical_crossentropy"}
@@ -121,8 +108,6 @@ def suitable_loss(outputs: Any) -> str:
 
 
 def _activation(output: Any) -> str:
-    import keras
-
     layer = output._keras_history.operation
     if isinstance(layer, keras.layers.Softmax):
         return "softmax"
@@ -147,8 +132,6 @@ def ends(model: keras.Model, inputs: Any = None) -> tuple[Any, Any]:
     inputs: of `TrainingSetup`; the model is called with them, which builds it where it is not built yet.
     Raises ValueError where a shape is not known, or the inputs do not suit the model.
     """
-    import keras
-
     if inputs is not None:
         features = keras.tree.map_structure(_symbolic, inputs)
         try:
@@ -172,17 +155,12 @@ def ends(model: keras.Model, inputs: Any = None) -> tuple[Any, Any]:
 
 def _symbolic(example: str) -> Any:
     """A symbolic tensor for an input's text, such as ``"float32[32,32,3]"``."""
-    import keras
-
     dtype, _, sizes = example.rstrip("]").partition("[")
     return keras.Input([int(size) for size in sizes.split(",") if size], dtype=dtype)
 
 
 def batch_specs(model: keras.Model, batch_size: int, inputs: Any = None) -> tuple[Any, Any]:
     """TensorSpecs of one batch: features and labels, in the model's own structure; inputs and errors as for `ends`."""
-    import keras
-    import tensorflow as tf
-
     features, outputs = ends(model, inputs)
     features = keras.tree.map_structure(lambda x: tf.TensorSpec((batch_size, *x.shape[1:]), x.dtype), features)
     flat, loss = keras.tree.flatten(outputs), model.loss
@@ -194,8 +172,6 @@ def batch_specs(model: keras.Model, batch_size: int, inputs: Any = None) -> tupl
 
 
 def _label_spec(output: Any, loss: str, batch_size: int) -> tf.TensorSpec:
-    import tensorflow as tf
-
     if loss.lower().startswith("sparse"):
         return tf.TensorSpec((batch_size, *output.shape[1:-1]), CLASS_LABEL_DTYPE)
     # Labels come as float32 whatever the policy: Keras casts them inside the step.

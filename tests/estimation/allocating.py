@@ -6,22 +6,23 @@ import sys
 import tempfile
 
 from memviz.measurement import trace
-from memviz.measurement.device import environment, open_device
+from memviz.measurement.trial import environment
 
 BATCH, STEPS = 8, 4
 
 
 def main(network, limit, growth):
     os.environ.update(environment("reference", limit, growth))
-    device = open_device("reference", limit, growth)
     import keras
     import networks
 
+    from memviz.measurement.device import open_device
     from memviz.measurement.digits import Batches
     from memviz.models.network import Network
     from memviz.models.training import batch_specs, build_slots, compiled_model, step_function
     from memviz.setup import TrainingSetup
 
+    device = open_device("reference", limit, growth)
     with tempfile.TemporaryDirectory() as folder:
         trace.start_trace(folder)
         model = compiled_model(Network.of(networks.ALL[network]), TrainingSetup(batch_size=BATCH, jit_compile=False))
