@@ -137,29 +137,31 @@ class MemoryProfile:
         frame = pd.DataFrame.from_dict(table, orient="index", columns=[str(c) for c in Category])
         return frame.astype("int64").rename_axis("layer")
 
-    def timeline(self) -> pd.DataFrame:
-        """Bytes alive after each allocation or release of the phase: a row per position, a column per category.
+    def timeline(self, by: Literal["category", "layer"] = "category") -> pd.DataFrame:
+        """Bytes alive after each allocation or release: a row per position, a column per category or per layer.
 
         Each row sums to the bytes the allocator had handed out there; the largest row sum is `peak_bytes`.
         """
         import numpy as np
         import pandas as pd
 
-        order = {c: i for i, c in enumerate(Category)}
-        slack = order[Category.ALLOCATOR_SLACK]
-        ends = {a.end for a in self.allocations if a.end is not None}
-        positions = sorted({0, *(a.start for a in self.allocations), *ends})
-        row = {position: i for i, position in enumerate(positions)}
-        change = np.zeros((len(positions), len(order)), dtype=np.int64)
-        for a in self.allocations:
-            column, extra = order[a.category], a.nbytes - a.requested_nbytes
-            change[row[a.start], column] += a.requested_nbytes
-            change[row[a.start], slack] += extra
-            if a.end is not None:
-                change[row[a.end], column] -= a.requested_nbytes
-                change[row[a.end], slack] -= extra
-        index = pd.Index(positions, name="position")
-        return pd.DataFrame(change.cumsum(axis=0), index=index, columns=[str(c) for c in Category])
+        blocks = self.allocations
+        if by == "category":
+            columns = [str(c) for c in Category]
+            # What was charged beyond a request stands in a column of its own.
+            parts = [(a, str(a.category), a.requested_nbytes) for a in blocks]
+            parts += [(a, str(Category.ALLOCATOR_SLACK), a.nbytes - a.requested_nbytes) for a in blocks]
+        else:
+            columns = list(dict.fromkeys([*self.layers, *ROWS_BESIDE_LAYERS, *(a.layer for a in blocks)]))
+            parts = [(a, a.layer, a.nbytes) for a in blocks]
+        index = pd.Index(sorted({0, *(a.start for a in blocks), *(a.end for a in blocks if a.end is not None)}))
+        number = {name: i for i, name in enumerate(columns)}
+        starts = [(a.start, number[name], size) for a, name, size in parts]
+        ends = [(a.end, number[name], -size) for a, name, size in parts if a.end is not None]
+        position, column, size = np.array([*starts, *ends], dtype=np.int64).reshape(-1, 3).T
+        change = np.zeros((len(index), len(columns)), dtype=np.int64)
+        np.add.at(change, (index.searchsorted(position), column), size)
+        return pd.DataFrame(change.cumsum(axis=0), index=index.rename("position"), columns=columns)
 
 
 def _sum_by_category(allocations: Iterable[Allocation]) -> dict[str, int]:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
 import plotly.graph_objects as go
 
@@ -18,6 +19,8 @@ from memviz.units import KIB, UnitSystem, dtype_bytes, format_bytes, unit_for
 from memviz.views.text import PHASE_TEXT, category_text, percent_text
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from memviz.measurement.trial import TrialEvent
 
 # Okabe and Ito's palette, told apart by colour-blind readers too, and a pattern each for print and projectors.
@@ -164,6 +167,186 @@ def block_text(block: Allocation) -> str:
     if block.shape is None or item == 0 or math.prod(block.shape) * item != block.requested_nbytes:
         return f"{block.requested_nbytes:,} B{about}"
     return " x ".join([*(f"{n:,}" for n in block.shape), f"{item} B"]) + about
+
+
+def timeline(
+    profile: MemoryProfile, *, by: Literal["category", "layer"] = "category", budget_bytes: int | None = None,
+    estimate: MemoryProfile | None = None, units: UnitSystem = "binary",
+) -> go.Figure:  # fmt: skip
+    """Memory over one phase, allocation by allocation: stacked areas by category, or by the layers that hold most.
+
+    estimate: of the same phase; its areas are drawn, and the (recorded) profile as a line over them. The horizontal
+    axis is the share of the allocations and releases that change the picture; long phases are thinned, peaks stay.
+    """
+    areas = estimate or profile
+    table = _fewer_columns(areas.timeline(by))
+    points, line = _thinned(table), _thinned(profile.timeline())
+    at, total = _shares(points), line.sum(axis=1)
+    peak = _shares(line)[line.index.get_loc(profile.peak_position)]
+    highest = _highest([profile.peak_bytes, areas.peak_bytes], budget_bytes)
+    traces = [
+        {"type": "scatter", "mode": "lines", "stackgroup": "held", "name": category_text(str(name)), "x": at,
+         "y": points[name].tolist(), "line": {"shape": "hv", "width": 0, "color": color}, "fillcolor": color,
+         "fillpattern": {"shape": pattern, "fillmode": "overlay", "fgcolor": "white", "fgopacity": 0.45, "size": 7},
+         "hovertemplate": "%{customdata}", "customdata": [format_bytes(size, units) for size in points[name]],
+         "visible": bool(points[name].any())}
+        for name, (color, pattern, _) in zip(points, STYLES.values(), strict=True)
+    ]  # fmt: skip
+    texts = _what_happens(profile, line, units)
+    course = _line(profile.source, _shares(line), total.tolist(), units, INK, width=1.2 if estimate else 0)
+    course["line"]["shape"] = "hv"
+    traces.append(course | {"hovertext": texts, "showlegend": estimate is not None})
+    traces.append(_line("budget", [0, 100], [budget_bytes] * 2, units, BUDGET, width=2.5))
+    top = f"{PHASE_TEXT[profile.phase].capitalize()}: {format_bytes(profile.peak_bytes, units)} at the peak"
+    layout = _frame(TRIAL_HEIGHT + 60) | _title(f"{top} ({profile.source})", _TIMELINE_NOTE)
+    layout |= {
+        "hovermode": "x unified", "margin": {"l": 78, "r": 24, "t": 74, "b": 100},
+        "xaxis": {"range": [0, 100], "showgrid": False, "ticksuffix": " %", "hoverformat": ".1f"},
+        "yaxis": _linear_axis(highest, 1.15, units),
+        "shapes": [_phase_band(number, *span, 100) for number, span in enumerate(_parts_of_step(areas, points))],
+        "annotations": [
+            _level_label("budget", budget_bytes, highest, BUDGET, "left", units),
+            {"x": peak, "y": profile.peak_bytes, "text": "<b>peak</b>", "showarrow": True, "arrowhead": 2, "ax": 0,
+             "ay": -22, "font": {"color": INK}},
+        ],
+    }  # fmt: skip
+    return go.Figure({"data": traces, "layout": layout})
+
+
+_TIMELINE_NOTE = "bytes the allocator has handed out, after each allocation and release"
+_BOXES = 5_000  # of an address map, the largest
+_POINTS = 600  # of a timeline; as many as there are pixels to tell them apart
+
+
+def _fewer_columns(table: pd.DataFrame) -> pd.DataFrame:
+    """As many columns as there are styles: the largest, in their order, and the others as one."""
+    if len(table.columns) > len(STYLES):
+        largest = table.max().nlargest(len(STYLES) - 1).index
+        others = table.drop(columns=largest).sum(axis=1)
+        table = table[[name for name in table if name in largest]].assign(**{"other layers": others})
+    for spare in range(len(STYLES) - len(table.columns)):
+        table[" " * (spare + 1)] = 0
+    return table
+
+
+def _thinned(table: pd.DataFrame) -> pd.DataFrame:
+    """The rows that differ visibly from the one before; of many, each stretch's highest and lowest."""
+    whole = table.sum(axis=1)
+    kept = table.diff().abs().max(axis=1) >= whole.max() / 2000
+    kept.iloc[[0, -1]] = kept[whole.idxmax()] = True
+    table, total = table[kept], whole[kept].to_numpy()
+    stretch = -(-len(table) // (_POINTS // 2))
+    if stretch <= 2:
+        return table
+    parts = [total[start : start + stretch] for start in range(0, len(table), stretch)]
+    found = [i * stretch + int(at) for i, part in enumerate(parts) for at in (part.argmax(), part.argmin())]
+    return table.iloc[sorted({0, len(table) - 1, *found})]
+
+
+def _shares(table: pd.DataFrame) -> list[float]:
+    """How far along each row is, in per cent."""
+    return [round(100 * number / max(1, len(table) - 1), 3) for number in range(len(table))]
+
+
+def _what_happens(profile: MemoryProfile, points: pd.DataFrame, units: UnitSystem) -> list[str]:
+    """Per point: what is in use, and the block that is allocated or released there."""
+    starts = {a.start: a for a in profile.allocations}
+    ends = {a.end: a for a in profile.allocations if a.end is not None}
+    texts = []
+    for position, size in zip(points.index, points.sum(axis=1), strict=True):
+        block = starts.get(position) if position else None
+        verb, block = ("+", block) if block else ("-", ends.get(position))
+        what = f"<br>{verb} {block.layer}: {block_text(block)}<br>{_lifetime(block)}" if block else ""
+        texts.append(f"{format_bytes(size, units)}{what}")
+    return texts
+
+
+def _lifetime(block: Allocation) -> str:
+    """``alive from 12 to 40 (1.25 ms)``, in positions."""
+    known = block.start_seconds is not None and block.end_seconds is not None
+    took = f" ({(block.end_seconds - block.start_seconds) * 1e3:.2f} ms)" if known else ""  # type: ignore[operator]
+    return f"alive from {block.start:,} to {'the end' if block.end is None else f'{block.end:,}'}{took}"
+
+
+def _parts_of_step(profile: MemoryProfile, points: pd.DataFrame) -> list[tuple[str, float, float]]:
+    """Forward, backward, update and where they lie in per cent, told by the first and last large gradient."""
+    gradients = (Category.GRADIENT, Category.ACTIVATION_GRADIENT)
+    visible = profile.peak_bytes / 2000
+    starts = [a.start for a in profile.allocations if a.category in gradients and a.start and a.nbytes >= visible]
+    if not starts:
+        return []
+    ends = [0, *(100 * points.index.searchsorted(at) / len(points) for at in (min(starts), max(starts) + 1)), 100]
+    spans = zip(("forward", "backward", "update"), itertools.pairwise(ends), strict=True)
+    return [(name, start, end) for name, (start, end) in spans]
+
+
+def address_map(profile: MemoryProfile, *, units: UnitSystem = "binary") -> go.Figure:
+    """Where each block lies over the phase: addresses upwards, positions to the right, a rectangle per block.
+
+    What the allocator charged beyond a request is drawn in the colour of the slack; what no block covers is free.
+    Blocks too small to be seen are left out, and counted below the title. Needs a profile with addresses.
+    """
+    placed = [(a, a.address) for a in profile.allocations if a.address is not None]
+    if not placed:
+        raise ValueError("This profile has no addresses; record a trial (record=True), or estimate it anew.")
+    place, height = _without_gaps([(address, address + a.nbytes) for a, address in placed])
+    last = max(max(a.start, a.end or 0) for a, _ in placed) + 1
+    seen = [(a, place(address)) for a, address in placed if a.nbytes > height / 1500]
+    shown = sorted(seen, key=lambda held: -held[0].nbytes)[:_BOXES]
+    boxes: dict[Category, list[tuple[int, int, int, int]]] = {category: [] for category in Category}
+    for a, low in shown:
+        end = last if a.end is None else a.end
+        boxes[a.category].append((a.start, end, low, low + a.requested_nbytes))
+        if a.nbytes - a.requested_nbytes > height / 1500:
+            boxes[Category.ALLOCATOR_SLACK].append((a.start, end, low + a.requested_nbytes, low + a.nbytes))
+    traces = [_boxes(category, held) for category, held in boxes.items()]
+    traces.append(
+        {"type": "scatter", "mode": "markers", "marker": {"opacity": 0}, "showlegend": False,
+         "x": [(a.start + (last if a.end is None else a.end)) / 2 for a, _ in shown[:_POINTS]],
+         "y": [low + a.nbytes / 2 for a, low in shown[:_POINTS]],
+         "hovertext": [f"<b>{a.layer}</b>: {category_text(a.category)}<br>{format_bytes(a.nbytes, units)}: "
+                       f"{block_text(a)}<br>{_lifetime(a)}" for a, _ in shown[:_POINTS]],
+         "hovertemplate": "%{hovertext}<extra></extra>"}
+    )  # fmt: skip
+    least = format_bytes(shown[-1][0].nbytes if shown else height, units)
+    note = f"{len(shown):,} blocks; {len(placed) - len(shown):,} smaller than {least} are not drawn"
+    layout = _frame(TRIAL_HEIGHT + 160) | _title(f"Addresses over the {PHASE_TEXT[profile.phase]}", note) | {
+        "margin": {"l": 78, "r": 24, "t": 74, "b": 100}, "hovermode": "closest",
+        "xaxis": {"range": [0, last], "showgrid": False,
+                  "title": {"text": "allocations and releases", "font": {"size": 12}}},
+        "yaxis": _linear_axis(height, 1.02, units),
+    }  # fmt: skip
+    return go.Figure({"data": traces, "layout": layout})
+
+
+def _boxes(category: Category, boxes: Sequence[tuple[int, int, int, int]]) -> dict[str, Any]:
+    """All rectangles of a category as one filled path: a trace per block would be slow."""
+    import numpy as np
+
+    gap = math.nan
+    return {
+        "type": "scatter", "mode": "lines", "fill": "toself", "fillcolor": STYLES[category][0], "hoverinfo": "skip",
+        "line": {"width": 0.5, "color": "white"}, "name": category_text(category), "visible": bool(boxes),
+        "x": np.array([(x0, x1, x1, x0, gap) for x0, x1, _, _ in boxes], np.float32).ravel(),
+        "y": np.array([(y0, y0, y1, y1, gap) for _, _, y0, y1 in boxes], np.float32).ravel(),
+    }  # fmt: skip
+
+
+def _without_gaps(spans: list[tuple[int, int]]) -> tuple[Callable[[int], int], int]:
+    """From addresses to positions upwards, and their height: what lies between regions is left out, told by gaps that
+    are larger than all that is used.
+    """
+    merged: list[list[int]] = []
+    for low, high in sorted(spans):
+        if not merged or low > merged[-1][1]:
+            merged.append([low, high])
+        merged[-1][1] = max(merged[-1][1], high)
+    used = sum(high - low for low, high in merged)
+    lows = [low for low, _ in merged]
+    shifts = [lows[0]]
+    for (_, before), (low, _) in itertools.pairwise(merged):
+        shifts.append(shifts[-1] + (low - before - used // 50 if low - before > used else 0))
+    return lambda address: address - shifts[bisect_right(lows, address) - 1], merged[-1][1] - shifts[-1]
 
 
 def trial_figure(
