@@ -9,13 +9,14 @@ from __future__ import annotations
 import itertools
 import math
 from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import plotly.graph_objects as go
 
 from memviz.profile import Allocation, Category, MemoryProfile
-from memviz.units import KIB, UnitSystem, dtype_bytes, format_bytes, unit_for
+from memviz.units import KIB, UnitSystem, format_bytes, unit_for
 from memviz.views.text import PHASE_TEXT, category_text, percent_text
 
 if TYPE_CHECKING:
@@ -61,27 +62,32 @@ def layer_figure(profile: MemoryProfile | None, *, log: bool = False, units: Uni
     The bars' numbers are those of `MemoryProfile.by_layer`, in bytes. A log axis has no zero, so neither a bar's
     length nor a stack means anything on it: there, marks at the bytes themselves. None: the empty figure.
     """
-    table: dict[str, dict[str, int]] = {} if profile is None else profile.by_layer().T.to_dict()  # type: ignore[assignment]
-    hover = {} if profile is None else _hover_texts(profile, table, units)
+    table: dict[str, dict[str, int]] = profile.by_layer().T.to_dict() if profile else {}  # type: ignore[assignment]
+    held: dict[tuple[str, str], list[Allocation]] = defaultdict(list)
+    for block in profile.at_peak() if profile else ():
+        held[block.layer, block.category].append(block)
     totals = [sum(row.values()) for row in table.values()]
     longest = max(totals, default=0) or 1
     traces = []
     for category in Category:
         sizes = [row[category] for row in table.values()]
-        common = {
-            "name": category_text(category), "orientation": "h", "y": list(range(len(sizes))),
-            "hovertext": [hover.get((layer, category), "") for layer in table], "hoverinfo": "text",
-        }  # fmt: skip
-        traces.append(common | _bar(category, sizes, longest, units) | _shown(any(sizes) and not log))
-        traces.append(common | _marks(category, sizes) | _shown(any(sizes) and log))
+        texts = [_hover_text(name, category, row[category], held[name, category], units) for name, row in table.items()]
+        common = {"name": category_text(category), "orientation": "h", "hovertext": texts, "hoverinfo": "text"}
+        for trace, shown in ((_bar(category, sizes, longest, units), not log), (_marks(category, sizes), log)):
+            traces.append(common | trace | dict.fromkeys(("visible", "showlegend"), shown and any(sizes)))
     traces.append(_total_labels(totals, units) | {"visible": not log})
+    for trace in traces:
+        trace["y"] = list(range(len(table)))
     cells = [size for row in table.values() for size in row.values() if size]
     axis = _log_axis(cells, units) if log else _linear_axis(longest, 1.27, units)
-    return go.Figure({"data": traces, "layout": _layer_layout(list(table), axis) | _layer_title(profile, log, units)})
+    return go.Figure({"data": traces, "layout": _layer_layout(profile, list(table), axis, units)})
 
 
-def _shown(shown: bool) -> dict[str, bool]:
-    return {"visible": shown, "showlegend": shown}
+def _hover_text(layer: str, category: str, size: int, blocks: list[Allocation], units: UnitSystem) -> str:
+    """The bytes of a cell, and the largest blocks in it."""
+    lines = [f"<b>{layer}</b>: {category_text(category)}", f"{format_bytes(size, units)} ({size:,} B)"]
+    more = [f"and {len(blocks) - 3} more"] if len(blocks) > 3 else []
+    return "<br>".join([*lines, *map(block_text, blocks[:3]), *more]) if size else ""
 
 
 def _bar(category: Category, sizes: list[int], longest: int, units: UnitSystem) -> dict[str, Any]:
@@ -105,68 +111,42 @@ def _marks(category: Category, sizes: list[int]) -> dict[str, Any]:
 
 
 def _total_labels(totals: list[int], units: UnitSystem) -> dict[str, Any]:
-    whole = sum(totals)
-    texts = [f" {format_bytes(t, units)}" + (f"  ({percent_text(t / whole)})" if t else "") for t in totals]
+    texts = [f" {format_bytes(t, units)}" + (f"  ({percent_text(t / sum(totals))})" if t else "") for t in totals]
     return {
-        "type": "scatter", "name": "total", "mode": "text", "x": totals, "y": list(range(len(totals))), "text": texts,
-        "textposition": "middle right", "textfont": {"size": 12}, "cliponaxis": False, "hoverinfo": "skip",
-        "showlegend": False,
+        "type": "scatter", "name": "total", "mode": "text", "x": totals, "text": texts, "textfont": {"size": 12},
+        "textposition": "middle right", "cliponaxis": False, "hoverinfo": "skip", "showlegend": False,
     }  # fmt: skip
 
 
-def _layer_title(profile: MemoryProfile | None, log: bool, units: UnitSystem) -> dict[str, Any]:
-    if profile is None:
-        return _title("Memory at the peak, by layer", "the estimate of each layer's memory appears here")
-    phase, peak = PHASE_TEXT[profile.phase].capitalize(), format_bytes(profile.peak_bytes, units)
-    note = "a bar's length is the bytes a layer holds at the peak, stacked by what they are held for"
-    if log:
-        note = "log scale: one mark per category at its bytes; marks do not stack, and zero is not shown"
-    return _title(f"{phase}: {peak} at the peak, by layer ({profile.source})", note)
-
-
-def _layer_layout(layers: list[str], axis: dict[str, Any]) -> dict[str, Any]:
+def _layer_layout(
+    profile: MemoryProfile | None, layers: list[str], axis: dict[str, Any], units: UnitSystem
+) -> dict[str, Any]:
+    title, log = "Memory at the peak, by layer", axis["type"] == "log"
+    if profile:
+        peak = format_bytes(profile.peak_bytes, units)
+        title = f"{PHASE_TEXT[profile.phase].capitalize()}: {peak} at the peak, by layer ({profile.source})"
     labels = [_shortened(layer) for layer in layers]
-    return _frame(132 + ROW_HEIGHT * max(len(layers), 5)) | {
-        "barmode": "stack",
-        "scattermode": "group",  # the marks of a layer lie beside each other
-        "scattergap": 0.3,
-        "margin": {"l": 24 + 7 * max(map(len, labels), default=0), "r": 12, "t": 58, "b": 76},
+    return _frame(156 + ROW_HEIGHT * max(len(layers), 5)) | _title(title, _LOG_NOTE if log else _LINEAR_NOTE) | {
+        "barmode": "stack", "scattermode": "group", "scattergap": 0.3,  # a layer's marks lie beside each other
+        "margin": {"l": 24 + 7 * max(map(len, labels), default=0), "r": 12, "t": 58, "b": 96},
         "xaxis": axis | {"visible": bool(layers)},
         "yaxis": {
             "range": [len(layers) - 0.4, -0.6], "tickvals": list(range(len(layers))), "ticktext": labels,
-            "showgrid": axis["type"] == "log", "visible": bool(layers),
+            "showgrid": log, "visible": bool(layers),
         },
     }  # fmt: skip
 
 
-def _hover_texts(
-    profile: MemoryProfile, table: Mapping[str, Mapping[str, int]], units: UnitSystem
-) -> dict[tuple[str, str], str]:
-    """Text per (layer, category): bytes, and the largest blocks as shape times element size."""
-    blocks: dict[tuple[str, str], list[Allocation]] = {}
-    for a in profile.at_peak():  # largest first
-        blocks.setdefault((a.layer, a.category), []).append(a)
-        blocks.setdefault((a.layer, Category.ALLOCATOR_SLACK), [])
-    texts = {}
-    for (layer, category), held in blocks.items():
-        size = table[layer][category]
-        head = f"<b>{layer}</b>: {category_text(category)}<br>{format_bytes(size, units)} ({size:,} B)"
-        more = [f"and {len(held) - 3} more"] if len(held) > 3 else []
-        texts[layer, category] = "<br>".join([head, *(block_text(a) for a in held[:3]), *more])
-    return texts
+_LINEAR_NOTE = "a bar's length is the bytes a layer holds at the peak, stacked by what they are held for"
+_LOG_NOTE = "log scale: one mark per category at its bytes; marks do not stack, and zero is not shown"
 
 
 def block_text(block: Allocation) -> str:
     """How a block's bytes come about: ``6,019,376 x 128 x 4 B (float32, Adam/Mul)``."""
     about = ", ".join(part for part in (block.dtype, block.op) if part)
-    about = f" ({about})" if about else ""
-    try:
-        item = dtype_bytes(block.dtype)
-    except ValueError:
-        item = 0
-    if block.shape is None or item == 0 or math.prod(block.shape) * item != block.requested_nbytes:
-        return f"{block.requested_nbytes:,} B{about}"
-    return " x ".join([*(f"{n:,}" for n in block.shape), f"{item} B"]) + about
+    item, rest = divmod(block.requested_nbytes, math.prod(block.shape or ()) or 1)
+    factors = [block.requested_nbytes] if rest else [*(block.shape or ()), item]
+    return " x ".join(f"{n:,}" for n in factors) + f" B ({about})" * bool(about)
 
 
 def timeline(
@@ -488,14 +468,12 @@ def _title(text: str, note: str = "") -> dict[str, Any]:
 def _linear_axis(highest: int, room: float, units: UnitSystem, ticks: int = 6) -> dict[str, Any]:
     """An axis from 0 with round steps of one unit; plotly's own ticks know neither GiB nor GB."""
     factor, label = unit_for(highest, units)
-    raw = highest * room / factor / ticks
-    power = 10.0 ** math.floor(math.log10(raw))
-    step = next(m * power for m in (1, 2, 2.5, 5, 10) if m * power >= raw * 0.999)
-    steps = [i * step for i in range(int(highest * room / factor / step) + 1)]
-    return {
-        "type": "linear", "range": [0, highest * room], "tickvals": [round(s * factor) for s in steps],
-        "ticktext": [f"{s:,g} {label}" if s else "0" for s in steps],
-    }  # fmt: skip
+    end = highest * room / factor
+    power = 10.0 ** math.floor(math.log10(end / ticks))
+    step = next(m * power for m in (1, 2, 2.5, 5, 10) if m * power >= 0.999 * end / ticks)
+    steps = [i * step for i in range(int(end / step) + 1)]
+    texts = [f"{s:,g} {label}" if s else "0" for s in steps]
+    return {"type": "linear", "range": [0, end * factor], "tickvals": [s * factor for s in steps], "ticktext": texts}
 
 
 def _log_axis(sizes: list[int], units: UnitSystem) -> dict[str, Any]:
