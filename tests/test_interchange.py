@@ -1,5 +1,7 @@
+import csv
 import json
 from dataclasses import fields
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -133,3 +135,58 @@ def test_a_loss_function_of_keras_travels_and_one_of_ones_own_is_refused():
     assert make_loss(back.loss) is setup.loss
     with pytest.raises(ValueError, match=r"'made_here' cannot be made anew .*compile the model with your own"):
         interchange.setup_to_message(TrainingSetup.create(batch_size=1, loss=made_here))
+
+
+RECORDED = MemoryProfile(
+    "steady_step", "measured", layers=("dense",), setup={"batch_size": 2}, allocator_peak_bytes=512,
+    allocations=(
+        Allocation(512, 400, 0, 3, "dense", Category.PARAMETER, "a, \"b\"", (10, 10), "float32", 256, 0.5, 0.75),
+        Allocation(256, 0, 1, None, "dense", Category.GRADIENT),
+    ),
+)  # fmt: skip
+
+
+def test_a_saved_profile_is_loaded_equal(tmp_path):
+    interchange.save(RECORDED, tmp_path / "step.json")
+    assert interchange.load(tmp_path / "step.json") == RECORDED
+
+
+def test_a_table_for_spreadsheets_has_a_row_per_allocation(tmp_path):
+    interchange.save(RECORDED, tmp_path / "step.csv")
+    with (tmp_path / "step.csv").open(newline="") as file:
+        first, second = csv.DictReader(file)
+    assert (first["nbytes"], first["layer"], first["category"], first["op"]) == ("512", "dense", "parameter", 'a, "b"')
+    assert (second["end"], second["shape"], second["address"]) == ("", "", "")
+    with pytest.raises(ValueError, match=r"ends neither in .json nor in .csv"):
+        interchange.save(RECORDED, tmp_path / "step.html")
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "cut short or no memviz profile"),
+        (json.dumps(PROFILE).encode()[:-40], "cut short or no memviz profile"),
+        (b"\x80\x04\x95 a pickle", "cut short or no memviz profile"),
+        (b"[" * 100_000, "cut short or no memviz profile"),
+        (b"[1, 2]", "is no memviz profile"),
+        (json.dumps(PROFILE | {"format": "something"}).encode(), "is no memviz profile"),
+        (json.dumps(PROFILE | {"version": 7}).encode(), r"written by a newer memviz \(format 7, here 1\); update"),
+        (json.dumps(PROFILE | {"version": "1"}).encode(), "damaged or not of version 1"),
+        (json.dumps(PROFILE | {"source": None, "phase": 3}).encode(), "damaged"),
+    ],
+)
+def test_a_file_that_is_not_whole_is_refused_in_one_sentence(tmp_path, content, words):
+    path = tmp_path / "step.json"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=words) as raised:
+        interchange.load(path)
+    assert "\n" not in str(raised.value)
+
+
+def test_loading_executes_nothing(tmp_path):
+    code = "__import__('os').mkdir('made')"
+    columns = PROFILE["allocations"] | {"op": [code], "layer": [code]}
+    (tmp_path / "step.json").write_text(json.dumps(PROFILE | {"allocations": columns, "layers": [code]}))
+    profile = interchange.load(tmp_path / "step.json")
+    assert profile.allocations[0].op == code
+    assert not Path("made").exists()
