@@ -1,4 +1,4 @@
-"""Records as plain data for JSON and back: profiles, estimates, and the setups that travel to a child process.
+"""Records as plain data for JSON and back: profiles and estimates.
 
 Allocations go as columns, so that 10,000 of them are quick to write and to read.
 """
@@ -14,9 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from memviz.estimation.result import Estimate
-from memviz.models.network import serialized
 from memviz.profile import Allocation, Category, MemoryProfile, Phase
-from memviz.setup import TrainingSetup
 
 VERSION = 1
 PROFILE, ESTIMATE = "memviz-profile", "memviz-estimate"
@@ -88,27 +86,6 @@ def estimate_from_dict(data: Mapping[str, Any]) -> Estimate:
         record["phases"] = {phase.name: phase for phase in phases}
         record["peak_ranges"] = {name: tuple(ends) for name, ends in data["peak_ranges"].items()}
         return Estimate(**record)
-
-
-def setup_to_message(setup: TrainingSetup) -> dict[str, Any]:
-    """A setup as plain data; optimizer and loss objects as their serialized Keras configs.
-
-    Raises ValueError for a loss that only exists in this process.
-    """
-    message = {f.name: getattr(setup, f.name) for f in fields(TrainingSetup)}
-    for part in ("optimizer", "loss"):
-        if not isinstance(message[part], str | None):
-            message[part] = serialized(message[part])
-    if not isinstance(message["loss"], str | None):
-        from memviz.models.training import make_loss
-
-        make_loss(message["loss"])
-    return message
-
-
-def setup_from_message(message: Mapping[str, Any]) -> TrainingSetup:
-    """The setup that `setup_to_message` described, optimizer and loss as configs."""
-    return TrainingSetup(**message)
 
 
 def _written(kind: str, record: MemoryProfile | Estimate) -> dict[str, Any]:

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from memviz import interchange
 from memviz.estimation.result import Estimate
 from memviz.profile import PHASES, Allocation, Category, MemoryProfile, Phase
-from memviz.setup import TrainingSetup
 
 names = st.text(max_size=8)
 sizes = st.integers(0, 2**40)
@@ -88,53 +87,6 @@ def test_anything_else_is_refused_in_one_sentence(data):
 def test_a_damaged_estimate_is_refused():
     with pytest.raises(ValueError, match=r"memviz-estimate is damaged .*'phases'"):
         interchange.estimate_from_dict({"format": "memviz-estimate", "version": 1, "required_bytes": 1})
-
-
-def test_a_setup_by_names_comes_back_equal():
-    setup = TrainingSetup.create(batch_size=7, optimizer="SGD", loss="mse", budget="3 GiB", inputs={"x": ["int32[5]"]})
-    assert interchange.setup_from_message(through_json(interchange.setup_to_message(setup))) == setup
-
-
-def test_optimizer_and_loss_objects_travel_as_their_configs():
-    import keras
-
-    from memviz.models.training import make_loss, make_optimizer
-
-    schedule = keras.optimizers.schedules.ExponentialDecay(0.1, 10, 0.9)
-    optimizer = keras.optimizers.SGD(schedule, momentum=0.5, use_ema=True)
-    setup = TrainingSetup.create(batch_size=1, optimizer=optimizer, loss=keras.losses.Huber(delta=2.0))
-    back = interchange.setup_from_message(through_json(interchange.setup_to_message(setup)))
-    assert make_optimizer(back.optimizer).get_config() == make_optimizer(optimizer).get_config()
-    assert isinstance(make_loss(back.loss), keras.losses.Huber)
-    assert make_loss(back.loss).get_config() == setup.loss.get_config()
-
-
-def test_losses_by_the_name_of_the_output_travel():
-    import keras
-
-    from memviz.models.training import make_loss
-
-    setup = TrainingSetup.create(batch_size=1, loss={"kind": keras.losses.Huber(), "size": "mse"})
-    back = make_loss(interchange.setup_from_message(through_json(interchange.setup_to_message(setup))).loss)
-    assert isinstance(back["kind"], keras.losses.Huber)
-    assert back["size"] == "mse"
-    by_names = TrainingSetup.create(batch_size=1, loss={"kind": "mae", "size": "mse"})
-    assert interchange.setup_from_message(through_json(interchange.setup_to_message(by_names))) == by_names
-
-
-def test_a_loss_function_of_keras_travels_and_one_of_ones_own_is_refused():
-    import keras
-
-    from memviz.models.training import make_loss
-
-    def made_here(y_true, y_pred):
-        return keras.ops.mean(keras.ops.abs(y_true - y_pred), axis=-1)
-
-    setup = TrainingSetup.create(batch_size=1, loss=keras.losses.mean_squared_error)
-    back = interchange.setup_from_message(through_json(interchange.setup_to_message(setup)))
-    assert make_loss(back.loss) is setup.loss
-    with pytest.raises(ValueError, match=r"'made_here' cannot be made anew .*compile the model with your own"):
-        interchange.setup_to_message(TrainingSetup.create(batch_size=1, loss=made_here))
 
 
 RECORDED = MemoryProfile(

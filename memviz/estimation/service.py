@@ -7,8 +7,8 @@ import threading
 
 from memviz.child.process import ChildEndedError, ChildProcess
 from memviz.estimation.result import Estimate
-from memviz.interchange import estimate_from_dict, setup_to_message
-from memviz.models.network import Network
+from memviz.interchange import estimate_from_dict
+from memviz.models.network import Network, packed
 from memviz.setup import TrainingSetup
 
 _ERRORS = {error.__name__: error for error in (ValueError, TypeError, MemoryError)}
@@ -34,14 +34,14 @@ class EstimationService:
         Raises what the estimate itself raises for a network or setup that is not possible (ValueError, TypeError), and
         RuntimeError where the child ended meanwhile, or `close` was called; the next call starts another.
         """
-        message = {"network": network.to_message(), "setup": setup_to_message(setup)}
+        question = packed(network, setup)
         with self._asking:
             idle = self._child
             if idle is not None and idle.ended:
                 self.close()
             child = self.start()
             try:
-                child.send(message)
+                child.send({"question": question})
                 answer = child.receive()
             except BaseException as error:  # also Ctrl-C: the answer would be taken for the next one's
                 code = child.kill()

@@ -9,8 +9,8 @@ import tensorflow as tf
 
 from memviz.child.process import Channel
 from memviz.estimation.estimate import estimate_network
-from memviz.interchange import estimate_to_dict, setup_from_message
-from memviz.models.network import Network
+from memviz.interchange import estimate_to_dict
+from memviz.models.network import unpacked
 
 
 def main() -> None:
@@ -20,8 +20,7 @@ def main() -> None:
     while True:
         request = channel.receive()
         try:
-            network, setup = Network.from_message(request["network"]), setup_from_message(request["setup"])
-            channel.send({"estimate": estimate_to_dict(estimate_network(network, setup))})
+            channel.send({"estimate": estimate_to_dict(estimate_network(*unpacked(request["question"])))})
         except Exception as error:
             channel.send({"error": type(error).__name__, "text": str(error)})
 

@@ -14,9 +14,9 @@ from typing import Any, Literal
 
 from memviz.child.machine import available_bytes, chosen_device
 from memviz.child.process import ChildEndedError, ChildProcess
-from memviz.interchange import profile_from_dict, setup_to_message
+from memviz.interchange import profile_from_dict
 from memviz.measurement.failure import PHASE_WORDS, Failure, failure_sentences, parse_failure
-from memviz.models.network import Network
+from memviz.models.network import Network, packed
 from memviz.profile import MemoryProfile, Phase
 from memviz.setup import REFERENCE, TrainingSetup, unknown_name
 from memviz.units import GIB, MIB, format_bytes
@@ -160,10 +160,10 @@ def start_trial(
     _check_timeout(timeout)
     device = chosen_device(setup.device)
     request = {
-        "network": network.to_message(),
-        "setup": setup_to_message(setup),
+        "question": packed(network, setup),
         "steps": max(steps, RECORDED_STEP) if record else steps,
         "device": device,
+        "memory_growth": setup.memory_growth,
         "limit_bytes": host_limit(network, setup, available_bytes()) if device == REFERENCE else setup.budget_bytes,
     }
     return RunningTrial(request, setup, record, timeout, on_event)

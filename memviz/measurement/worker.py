@@ -17,14 +17,15 @@ import psutil
 import tensorflow as tf
 
 from memviz.child.process import Channel
-from memviz.interchange import profile_to_dict, setup_from_message
+from memviz.interchange import profile_to_dict
 from memviz.measurement.device import Device, open_device
 from memviz.measurement.digits import Batches
 from memviz.measurement.recorder import BATCH, Recorder
 from memviz.measurement.trace import dump_environment, mark
 from memviz.measurement.trial import RECORDED_STEP
-from memviz.models.network import Network
+from memviz.models.network import Network, unpacked
 from memviz.models.training import batch_specs, build_slots, compiled_model, ends, step_function
+from memviz.setup import TrainingSetup
 
 SAMPLE_SECONDS = 0.25
 
@@ -34,15 +35,14 @@ class _Trainer:
 
     def __init__(self, send: Callable[[Mapping[str, Any]], None], request: Mapping[str, Any]) -> None:
         self._send, self._request = send, request
-        self._setup = setup_from_message(request["setup"])
         self._recorder: Recorder | None = None  # where recording was asked for
 
     def run(self) -> None:
-        device = open_device(self._request["device"], self._request["limit_bytes"], self._setup.memory_growth)
+        device = open_device(self._request["device"], self._request["limit_bytes"], self._request["memory_growth"])
         device.reset_peak()
         threading.Thread(target=self._sample, args=(device,), name="memviz-sampler", daemon=True).start()
         keras.utils.set_random_seed(0)
-        model, batches = self._build(device)
+        model, batches = self._build(device, *unpacked(self._request["question"]))
         self._train(model, batches, device)
         for profile in self._recorder.profiles() if self._recorder else ():
             self._send({"kind": "profile", "profile": profile_to_dict(profile)})
@@ -79,8 +79,7 @@ class _Trainer:
     def _enter(self, phase: str) -> None:
         self._send({"kind": "phase", "phase": phase})
 
-    def _build(self, device: Device) -> tuple[Any, Any]:
-        setup, network = self._setup, Network.from_message(self._request["network"])
+    def _build(self, device: Device, network: Network, setup: TrainingSetup) -> tuple[Any, Any]:
         self._enter("build")
         if self._request["folder"]:
             self._recorder = Recorder(device, self._request["folder"], setup)

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from memviz.models.abstract import abstract_weights, building_abstractly, is_abstract
-from memviz.models.convnet import ConvBlock, ConvNet
+from memviz.models.convnet import ConvNet
+from memviz.setup import TrainingSetup
 
 if TYPE_CHECKING:
     import keras
@@ -71,31 +72,23 @@ class Network:
             model = _rebuild(_model_config(model), dtype_policy)
         return model, loss
 
-    def to_message(self) -> dict[str, Any]:
-        """Plain data for JSON. A function travels by cloudpickle, a model as its config."""
-        common = {"loss": self.loss, "default_policy": self.default_policy}
-        if isinstance(self.source, ConvNet):
-            return {**common, "convnet": dataclasses.asdict(self.source)}
-        if isinstance(self.source, Mapping):
-            return {**common, "config": self.source}
-        import cloudpickle
 
-        return {**common, "builder": base64.b64encode(cloudpickle.dumps(self.source)).decode("ascii")}
+def packed(network: Network, setup: TrainingSetup) -> str:
+    """A network and how it is trained as text for a child process; functions, also of a notebook, by cloudpickle."""
+    import cloudpickle
 
-    @classmethod
-    def from_message(cls, message: Mapping[str, Any]) -> Network:
-        """The network that `to_message` described. Only a builder is unpickled, and only from one's own parent."""
-        source: Any = message.get("config")
-        if "convnet" in message:
-            fields = message["convnet"]
-            source = ConvNet(**fields | {"blocks": [ConvBlock(**block) for block in fields["blocks"]]})
-        elif "builder" in message:
-            import cloudpickle
+    if not isinstance(setup.optimizer, str):  # an instance's variables stay here
+        setup = dataclasses.replace(setup, optimizer=serialized(setup.optimizer))
+    return base64.b64encode(cloudpickle.dumps((network, setup))).decode("ascii")
 
-            # A model that the function refers to comes along with its weights; here they would count as memory in use.
-            with abstract_weights():
-                source = cloudpickle.loads(base64.b64decode(message["builder"]))
-        return cls(source, message["loss"], message["default_policy"])
+
+def unpacked(text: str) -> tuple[Network, TrainingSetup]:
+    """What `packed` packed; for the text of one's own parent process only, since unpickling executes it."""
+    import cloudpickle
+
+    # A model that a function refers to comes along with its weights; here they would count as memory in use.
+    with abstract_weights():
+        return cloudpickle.loads(base64.b64decode(text))
 
 
 def serialized(part: Any) -> Any:

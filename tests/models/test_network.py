@@ -9,8 +9,16 @@ import tensorflow as tf
 from memviz.models import presets
 from memviz.models.abstract import abstract_weights, is_abstract
 from memviz.models.convnet import ConvBlock, ConvNet
-from memviz.models.network import Network
-from memviz.models.training import batch_specs, build_slots, compiled_model, loss_name, make_loss, step_function
+from memviz.models.network import Network, packed, unpacked
+from memviz.models.training import (
+    batch_specs,
+    build_slots,
+    compiled_model,
+    loss_name,
+    make_loss,
+    make_optimizer,
+    step_function,
+)
 from memviz.setup import TrainingSetup
 
 
@@ -29,19 +37,23 @@ def built(network, dtype_policy=None):
     return network.build(dtype_policy)[0]
 
 
-def through_json(network):
-    return Network.from_message(json.loads(json.dumps(network.to_message())))
+def travelled(network):
+    return unpacked(json.loads(json.dumps(packed(network, TrainingSetup(batch_size=1)))))[0]
+
+
+def travelled_setup(**options):
+    return unpacked(packed(Network.of(presets.digits), TrainingSetup(batch_size=1, **options)))[1]
 
 
 def test_a_convnet_travels_and_builds():
     net = ConvNet(input_shape=(8, 8, 1), blocks=(ConvBlock(filters=2, pooling="max", dropout=0.5),), dense=(3, 2))
-    assert through_json(Network.of(net)).source == net
+    assert travelled(Network.of(net)).source == net
     assert built(Network.of(net), "mixed_float16").layers[1].dtype_policy.name == "mixed_float16"
-    assert through_json(Network.of(presets.bird_audio)).source == presets.bird_audio
+    assert travelled(Network.of(presets.bird_audio)).source == presets.bird_audio
 
 
 def test_a_function_travels_and_builds_a_fresh_model_each_time():
-    network = through_json(Network.of(functools.partial(classifier, "sigmoid")))
+    network = travelled(Network.of(functools.partial(classifier, "sigmoid")))
     first, second = built(network), built(network)
     assert first is not second
     assert first.layers[-1].activation is keras.activations.sigmoid
@@ -50,7 +62,7 @@ def test_a_function_travels_and_builds_a_fresh_model_each_time():
 def test_a_model_travels_as_its_config():
     model = keras.Sequential([keras.Input((8,)), keras.layers.Lambda(lambda x: 2 * x), keras.layers.Dense(3)])
     model.layers[-1].trainable = False
-    network = through_json(Network.of(model))
+    network = travelled(Network.of(model))
     rebuilt = built(network)
     assert rebuilt is not model
     assert shapes(rebuilt) == shapes(model)
@@ -65,7 +77,7 @@ def test_a_nested_model_keeps_its_frozen_part_and_gets_no_slots():
     model = keras.Sequential([keras.Input((8, 8, 1)), base, keras.layers.Dense(1)])
     model.compile(optimizer="adam", loss="mse")
     model.optimizer.build(model.trainable_variables)
-    rebuilt, loss = through_json(Network.of(model)).build()
+    rebuilt, loss = travelled(Network.of(model)).build()
     assert shapes(rebuilt) == shapes(model)
     assert len(rebuilt.trainable_variables) == len(model.trainable_variables) == 2
     assert loss == "mse"
@@ -81,7 +93,7 @@ def test_a_nested_model_keeps_its_frozen_part_and_gets_no_slots():
 def test_the_compiled_loss_comes_along(loss):
     model = classifier()
     model.compile(loss=loss)
-    found = make_loss(through_json(Network.of(model)).build()[1])
+    found = make_loss(travelled(Network.of(model)).build()[1])
     assert found == loss or found.get_config() == loss.get_config()
 
 
@@ -113,9 +125,28 @@ def test_the_callers_global_policy_travels(network):
         network = Network.of(network)
     finally:
         keras.config.set_dtype_policy("float32")
-    for each in (network, through_json(network)):
+    for each in (network, travelled(network)):
         assert {layer.dtype_policy.name for layer in built(each).layers[1:]} == {"mixed_bfloat16"}
         assert {layer.dtype_policy.name for layer in built(each, "float64").layers[1:]} == {"float64"}
+
+
+def test_a_setup_by_names_comes_back_equal():
+    options = {"optimizer": "SGD", "loss": {"kind": "mse", "size": "mae"}, "inputs": {"x": ["int32[5]"]}}
+    assert travelled_setup(**options) == TrainingSetup(batch_size=1, **options)
+
+
+def test_optimizers_travel_as_their_configs_and_losses_as_they_are():
+    def made_here(y_true, y_pred):
+        return keras.ops.mean(keras.ops.abs(y_true - y_pred), axis=-1)
+
+    schedule = keras.optimizers.schedules.ExponentialDecay(0.1, 10, 0.9)
+    optimizer = keras.optimizers.SGD(schedule, momentum=0.5, use_ema=True)
+    losses = {"huber": keras.losses.Huber(delta=2.0), "of keras": keras.losses.mean_squared_error, "mine": made_here}
+    back = travelled_setup(optimizer=optimizer, loss=losses)
+    assert make_optimizer(back.optimizer).get_config() == make_optimizer(optimizer).get_config()
+    assert back.loss["huber"].get_config() == losses["huber"].get_config()
+    assert back.loss["of keras"] is losses["of keras"]
+    assert back.loss["mine"](np.ones((1, 2)), np.zeros((1, 2))) == 1
 
 
 def snapshot(model):
@@ -162,7 +193,7 @@ def test_a_part_made_before_is_made_anew():
 @pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning")
 def test_a_captured_model_costs_nothing_in_a_child_and_is_built_there_for_real():
     base = classifier()
-    network = through_json(Network.of(lambda: keras.Sequential([base, keras.layers.Dense(2)])))
+    network = travelled(Network.of(lambda: keras.Sequential([base, keras.layers.Dense(2)])))
     captured = network.source.__closure__[0].cell_contents
     assert all(is_abstract(v) for v in captured.variables)
     model = built(network)
@@ -176,10 +207,10 @@ def test_out_of_memory_is_not_hidden_by_a_rebuild():
 
     keras.saving.register_keras_serializable("memviz_tests")(Exhausted)
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
-    config = Network.of(model).to_message()
-    layer = config["config"]["config"]["layers"][1]
+    of_config = Network.of(model)
+    layer = of_config.source["config"]["layers"][1]
     layer.update(class_name="Exhausted", registered_name="memviz_tests>Exhausted", module=None, config={"name": "x"})
-    for network in (Network.from_message(config), Network.of(lambda: Exhausted()(keras.Input((2,))))):
+    for network in (of_config, Network.of(lambda: Exhausted()(keras.Input((2,))))):
         with pytest.raises(tf.errors.ResourceExhaustedError, match="OOM when allocating"):
             network.build()
 
