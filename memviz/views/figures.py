@@ -68,14 +68,13 @@ def layer_figure(profile: MemoryProfile | None, *, log: bool = False, units: Uni
         held[block.layer, block.category].append(block)
     totals = [sum(row.values()) for row in table.values()]
     longest = max(totals, default=0) or 1
-    traces = []
-    for category in Category:
-        sizes = [row[category] for row in table.values()]
-        texts = [_hover_text(name, category, row[category], held[name, category], units) for name, row in table.items()]
-        common = {"name": category_text(category), "orientation": "h", "hovertext": texts, "hoverinfo": "text"}
-        for trace, shown in ((_bar(category, sizes, longest, units), not log), (_marks(category, sizes), log)):
-            traces.append(common | trace | dict.fromkeys(("visible", "showlegend"), shown and any(sizes)))
-    traces.append(_total_labels(totals, units) | {"visible": not log})
+    traces = [trace for category in Category for trace in _category_traces(category, table, held, longest, log, units)]
+    texts = [f" {format_bytes(t, units)}" + (f"  ({percent_text(t / sum(totals))})" if t else "") for t in totals]
+    traces.append({
+        "type": "scatter", "name": "total", "mode": "text", "x": totals, "text": texts, "textfont": {"size": 12},
+        "textposition": "middle right", "cliponaxis": False, "hoverinfo": "skip", "showlegend": False,
+        "visible": not log,
+    })  # fmt: skip
     for trace in traces:
         trace["y"] = list(range(len(table)))
     cells = [size for row in table.values() for size in row.values() if size]
@@ -83,39 +82,35 @@ def layer_figure(profile: MemoryProfile | None, *, log: bool = False, units: Uni
     return go.Figure({"data": traces, "layout": _layer_layout(profile, list(table), axis, units)})
 
 
-def _hover_text(layer: str, category: str, size: int, blocks: list[Allocation], units: UnitSystem) -> str:
-    """The bytes of a cell, and the largest blocks in it."""
-    lines = [f"<b>{layer}</b>: {category_text(category)}", f"{format_bytes(size, units)} ({size:,} B)"]
-    more = [f"and {len(blocks) - 3} more"] if len(blocks) > 3 else []
-    return "<br>".join([*lines, *map(block_text, blocks[:3]), *more]) if size else ""
-
-
-def _bar(category: Category, sizes: list[int], longest: int, units: UnitSystem) -> dict[str, Any]:
-    color, pattern, _ = STYLES[category]
-    return {
-        "type": "bar", "x": sizes, "width": 0.74,
+def _category_traces(
+    category: Category, table: Mapping[str, Mapping[str, int]], held: Mapping[tuple[str, str], list[Allocation]],
+    longest: int, log: bool, units: UnitSystem,
+) -> list[dict[str, Any]]:  # fmt: skip
+    """A category's bars, and its marks for a log axis; of the two, and of all categories, some are hidden."""
+    color, pattern, symbol = STYLES[category]
+    sizes = [row[category] for row in table.values()]
+    bars = {
+        "type": "bar", "x": sizes, "width": 0.74, "textposition": "inside", "insidetextanchor": "middle",
         "text": [format_bytes(size, units) if size > 0.11 * longest else "" for size in sizes],
-        "textposition": "inside", "insidetextanchor": "middle", "textangle": 0, "textfont": {"size": 12},
+        "textangle": 0, "textfont": {"size": 12},
         "marker": {
             "color": color, "line": {"color": "white", "width": 1},
             "pattern": {"shape": pattern, "fillmode": "overlay", "fgcolor": "white", "fgopacity": 0.45, "size": 7,
                         "solidity": 0.22},
         },
     }  # fmt: skip
+    mark = {"color": color, "symbol": symbol, "size": 9, "line": {"color": INK, "width": 0.6}}
+    marks = {"type": "scatter", "mode": "markers", "x": [size or None for size in sizes], "marker": mark}
+    texts = [_hover_text(name, category, row[category], held[name, category], units) for name, row in table.items()]
+    common = {"name": category_text(category), "orientation": "h", "hovertext": texts, "hoverinfo": "text"}
+    shown = (bars, any(sizes) and not log), (marks, any(sizes) and log)
+    return [common | trace | {"visible": visible, "showlegend": visible} for trace, visible in shown]
 
 
-def _marks(category: Category, sizes: list[int]) -> dict[str, Any]:
-    color, _, symbol = STYLES[category]
-    marker = {"color": color, "symbol": symbol, "size": 9, "line": {"color": INK, "width": 0.6}}
-    return {"type": "scatter", "mode": "markers", "x": [size or None for size in sizes], "marker": marker}
-
-
-def _total_labels(totals: list[int], units: UnitSystem) -> dict[str, Any]:
-    texts = [f" {format_bytes(t, units)}" + (f"  ({percent_text(t / sum(totals))})" if t else "") for t in totals]
-    return {
-        "type": "scatter", "name": "total", "mode": "text", "x": totals, "text": texts, "textfont": {"size": 12},
-        "textposition": "middle right", "cliponaxis": False, "hoverinfo": "skip", "showlegend": False,
-    }  # fmt: skip
+def _hover_text(layer: str, category: str, size: int, blocks: list[Allocation], units: UnitSystem) -> str:
+    lines = [f"<b>{layer}</b>: {category_text(category)}", f"{format_bytes(size, units)} ({size:,} B)"]
+    more = [f"and {len(blocks) - 3} more"] if len(blocks) > 3 else []
+    return "<br>".join([*lines, *map(block_text, blocks[:3]), *more]) if size else ""
 
 
 def _layer_layout(
@@ -125,7 +120,7 @@ def _layer_layout(
     if profile:
         peak = format_bytes(profile.peak_bytes, units)
         title = f"{PHASE_TEXT[profile.phase].capitalize()}: {peak} at the peak, by layer ({profile.source})"
-    labels = [_shortened(layer) for layer in layers]
+    labels = [name if len(name) <= 30 else f"{name[:14]}…{name[-15:]}" for name in layers]  # the hover has it whole
     return _frame(156 + ROW_HEIGHT * max(len(layers), 5)) | _title(title, _LOG_NOTE if log else _LINEAR_NOTE) | {
         "barmode": "stack", "scattermode": "group", "scattergap": 0.3,  # a layer's marks lie beside each other
         "margin": {"l": 24 + 7 * max(map(len, labels), default=0), "r": 12, "t": 58, "b": 96},
@@ -345,25 +340,29 @@ def trial_figure(
     at = [e.seconds - zero for e in samples]
     steps = [e for e in told if e.step is not None]
     spans = _phase_spans(told, zero) if told else [(phase, i, i + 1) for i, phase in enumerate(estimated)]
-    levels = _levels(spans, estimated)
+    known = [(estimated[phase], start, end) for phase, start, end in spans if phase in estimated]
+    level_at = [x for _, start, end in known for x in (start, end, None)][:-1]  # a gap between phases
+    levels = [y for level, _, _ in known for y in (level, level, None)][:-1]
     last = spans[-1][2] if spans else 1
     highest = _highest([*(e.peak_bytes for e in samples), *estimated.values()], budget_bytes)
     traces = [
-        _line("in use", at, [e.bytes_in_use for e in samples], units, IN_USE) | _FILLED,
+        _line("in use", at, [e.bytes_in_use for e in samples], units, IN_USE)
+        | {"fill": "tozeroy", "fillcolor": "rgba(0,114,178,0.18)"},
         _line("peak of the phase", at, [e.peak_bytes for e in samples], units, INK, width=1.5, dash="dot"),
-        _line("estimated peak", *levels, units, ESTIMATE, width=3, dash="dash"),
+        _line("estimated peak", level_at, levels, units, ESTIMATE, width=3, dash="dash"),
         _line("budget", [0, last], [budget_bytes] * 2, units, BUDGET, width=2.5),
         {"type": "scatter", "mode": "lines+markers", "name": "loss", "x": [e.seconds - zero for e in steps],
          "y": [e.step.loss for e in steps if e.step], "xaxis": "x2", "yaxis": "y2", "line": {"color": "#6f42c1"},
          "hovertemplate": "%{y:.4g} (mean so far)"},
     ]  # fmt: skip
-    estimate = levels[1][-1] if levels[1] else None
     layout = _trial_layout(highest, last, units, bool(told)) | _title(title or "Estimate, and the measured trial")
     layout["shapes"] = [_phase_band(number, *span, last) for number, span in enumerate(spans)]
     layout["annotations"] = [
         _level_label("budget", budget_bytes, highest, BUDGET, "left", units),
-        _level_label("estimate", estimate, highest, ESTIMATE, "right", units),
-        _ending(at[-1], samples[-1].bytes_in_use, ended) if samples else {"visible": False},
+        _level_label("estimate", levels[-1] if levels else None, highest, ESTIMATE, "right", units),
+        {"x": at[-1] if at else 0, "y": samples[-1].bytes_in_use if samples else 0, "text": f"<b>{ended}</b>",
+         "visible": bool(ended and samples), "font": {"color": BUDGET}, "xanchor": "right", "showarrow": True,
+         "arrowhead": 2, "ax": -24, "ay": 30, "bgcolor": "white", "bordercolor": BUDGET, "borderpad": 3},
         {"text": _LOSS_NOTE, "xref": "paper", "yref": "y2 domain", "x": 0, "y": 1, "yanchor": "bottom"},
         {"text": _STARTING if events else _TO_COME, "xref": "paper", "yref": "paper", "x": 0.5, "y": 0.52,
          "visible": not told, "font": {"size": 14}, "bgcolor": "white"},
@@ -371,7 +370,6 @@ def trial_figure(
     return go.Figure({"data": traces, "layout": layout})
 
 
-_FILLED = {"fill": "tozeroy", "fillcolor": "rgba(0,114,178,0.18)"}
 _LOSS_NOTE = "loss: Keras' mean of the steps so far, as fit prints it"
 _STARTING = "TensorFlow is starting in the child process."
 _TO_COME = "Run trial draws memory and loss of real training steps here, as they happen."
@@ -382,14 +380,6 @@ def _phase_spans(events: Sequence[TrialEvent], zero: float) -> list[tuple[str, f
     firsts = [next(group) for _, group in itertools.groupby(events, key=lambda event: event.phase)]
     ends = [*(first.seconds for first in firsts[1:]), max(events[-1].seconds, zero + 0.1)]
     return [(first.phase, first.seconds - zero, end - zero) for first, end in zip(firsts, ends, strict=True)]
-
-
-def _levels(spans: Sequence[tuple[str, float, float]], estimated: Mapping[str, int]) -> tuple[list, list]:
-    """The estimate's level over each phase's span, x and y of one line with a gap (None) between phases."""
-    known = [span for span in spans if span[0] in estimated]
-    x = [position for _, start, end in known for position in (start, end, None)]
-    y = [level for phase, _, _ in known for level in (estimated[phase], estimated[phase], None)]
-    return x[:-1], y[:-1]
 
 
 def _highest(levels: list[int], budget_bytes: int | None) -> int:
@@ -446,14 +436,6 @@ def _level_label(
     }  # fmt: skip
 
 
-def _ending(x: float, y: int, text: str) -> dict[str, Any]:
-    return {
-        "x": x, "y": y, "text": f"<b>{text}</b>", "visible": bool(text), "font": {"color": BUDGET}, "xanchor": "right",
-        "showarrow": True, "arrowhead": 2, "ax": -24, "ay": 30, "bgcolor": "white", "bordercolor": BUDGET,
-        "borderpad": 3,
-    }  # fmt: skip
-
-
 def _frame(height: int) -> dict[str, Any]:
     """What every layout begins with. The size is always given: resizing by itself is broken (plotly#5208)."""
     return {"template": LOOK, "width": WIDTH, "height": height}
@@ -485,8 +467,3 @@ def _log_axis(sizes: list[int], units: UnitSystem) -> dict[str, Any]:
         "type": "log", "range": [math.log10(low) - 0.4, math.log10(high) + 0.5], "tickvals": values,
         "ticktext": [format_bytes(v, units, 0) for v in values],
     }  # fmt: skip
-
-
-def _shortened(name: str, longest: int = 30) -> str:
-    """A long name with its middle left out; the hover has it whole."""
-    return name if len(name) <= longest else f"{name[: longest // 2 - 1]}…{name[-(longest // 2) :]}"
