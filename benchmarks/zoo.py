@@ -122,7 +122,7 @@ def volumes() -> keras.Model:
 
 def separable() -> keras.Model:
     return keras.Sequential([
-        keras.Input((96, 96, 3)), layers.SeparableConv2D(32, 3, activation="relu"), layers.AveragePooling2D(),
+        keras.Input((96, 96, 3)), layers.SeparableConv2D(32, 3, activation="relu"), layers.AveragePooling2D(2),
         layers.SeparableConv2D(64, 3, activation="relu"), layers.GlobalMaxPooling2D(), layers.Dense(10, "softmax"),
     ])  # fmt: skip
 
