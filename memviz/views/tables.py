@@ -91,13 +91,12 @@ Columns = dict[str, Callable[[Any], str] | None]  # a column's name to its cells
 
 
 def _table(corner: str, table: pd.DataFrame, columns: Columns, units: UnitSystem, kind: str = "") -> str:
+    def size(nbytes: Any) -> str:
+        return f'<span title="{nbytes:,.0f} B">{format_bytes(nbytes, units) if nbytes else "&ndash;"}</span>'
+
     cells = pd.DataFrame(index=[html.escape(str(name)) for name in table.index])
     for name, text in columns.items():
-        cells[category_text(name)] = [html.escape(text(v)) if text else _size(v, units) for v in table[name]]
+        cells[category_text(name)] = [
+            html.escape(text(v)) if text else "not measured" if pd.isna(v) else size(v) for v in table[name]
+        ]
     return cells.rename_axis(columns=corner).to_html(escape=False, border=0, classes=["memviz-table", kind])
-
-
-def _size(nbytes: Any, units: UnitSystem) -> str:
-    if pd.isna(nbytes):
-        return "not measured"
-    return f'<span title="{nbytes:,.0f} B">{format_bytes(nbytes, units) if nbytes else "&ndash;"}</span>'

@@ -57,7 +57,7 @@ def test_a_knob_moved_back_at_once_ends_where_it_began(panel):
         panel.knobs.fields["batch_size"].value = batch
     time.sleep(2)  # longer than an estimate takes: none may arrive late and be drawn
     assert panel.estimate is before
-    assert panel._answered.question == panel.state.question
+    assert panel._drawn.question == panel.state.question
 
 
 def test_a_mistake_stays_on_show_until_it_is_mended(panel):

@@ -28,22 +28,25 @@ class Knobs:
     def __init__(self, state: ExplorerState, moved: Callable[[str | None], None]) -> None:
         self._moved, self._quiet = moved, False
         values = knobs_of(state)
-        groups, display = _fields(values), _display_fields()
-        self.fields = {name: field for group in (*groups.values(), display) for name, field in group.items()}
+        groups = _fields(values)
+        self.fields = {name: field for group in groups.values() for name, field in group.items()}
+        display = groups.pop("Display").values()
         rows = max(MOST_BLOCKS, len(values["blocks"]))
         self.blocks = [_block_fields(number, values["blocks"]) for number in range(1, rows + 1)]
-        self._rows = [w.VBox([filters, _side_by_side(others)]) for filters, *others in map(dict.values, self.blocks)]
+        lines = [w.HBox([*fields.values()][1:]).add_class("memviz-fields") for fields in self.blocks]
+        self._rows = [w.VBox([fields["filters"], line]) for fields, line in zip(self.blocks, lines, strict=True)]
         self.preset = w.Dropdown(description="preset", options=[*presets.ALL, CUSTOM])
         self.count = w.IntSlider(description="conv blocks", max=rows)
         self.show(state)
         for field in (self.preset, self.count, *(f for fields in (self.fields, *self.blocks) for f in fields.values())):
             field.observe(self._heard, names="value")
-        shown = {name: [*group.values()] for name, group in groups.items()}
-        shown["Input image"] = [_side_by_side(shown["Input image"])]
-        shown["Convolutions"] = [self.count, *self._rows]
-        headed = [[w.HTML(f'<div class="memviz-heading">{name}</div>'), *group] for name, group in shown.items()]
-        self.box = w.VBox([self.preset, *(field for group in headed for field in group)]).add_class("memviz-knobs")
-        self.display = w.HBox([*display.values()]).add_class("memviz-display")
+        self.box = w.VBox([self.preset]).add_class("memviz-knobs")
+        sides = w.HBox([*groups["Input image"].values()]).add_class("memviz-fields")
+        special = {"Input image": [sides], "Convolutions": [self.count, *self._rows]}
+        for name, group in groups.items():
+            heading = w.HTML(f'<div class="memviz-heading">{name}</div>')
+            self.box.children += (heading, *special.get(name, group.values()))
+        self.display = w.HBox([*display]).add_class("memviz-display")
 
     def values(self) -> dict[str, Any]:
         """The values as `knobs_of` gives them; the state may still refuse them."""
@@ -93,6 +96,7 @@ class Knobs:
 
 def _fields(values: dict[str, Any]) -> dict[str, dict[str, w.Widget]]:
     """The knobs of a network and its training, by heading; ranges are wide enough for the values."""
+    phases = [(PHASE_TEXT[phase], phase) for phase in ("build", "first_step", "steady_step")]
     heads = [(head.replace("_", " "), head) for head in HEADS]
     devices = {default_device(): default_device()} | {REFERENCE: "reference (CPU, as a GPU)"}
     return {
@@ -113,15 +117,11 @@ def _fields(values: dict[str, Any]) -> dict[str, dict[str, w.Widget]]:
             "device": w.Dropdown(description="device", options=[(text, name) for name, text in devices.items()]),
             "memory_growth": w.Checkbox(description="memory growth", indent=False),
         },
-    }
-
-
-def _display_fields() -> dict[str, w.Widget]:
-    phases = [(PHASE_TEXT[phase], phase) for phase in ("build", "first_step", "steady_step")]
-    return {
-        "phase": w.ToggleButtons(description="peak of", options=phases),
-        "log": w.ToggleButtons(description="axis", options=[("linear", False), ("log", True)]),
-        "units": w.ToggleButtons(description="units", options=[("GiB", "binary"), ("GB", "decimal")]),
+        "Display": {
+            "phase": w.ToggleButtons(description="peak of", options=phases),
+            "log": w.ToggleButtons(description="axis", options=[("linear", False), ("log", True)]),
+            "units": w.ToggleButtons(description="units", options=[("GiB", "binary"), ("GB", "decimal")]),
+        },
     }
 
 
@@ -138,7 +138,3 @@ def _block_fields(number: int, blocks: list[dict[str, Any]]) -> dict[str, w.Widg
     for name, field in fields.items():
         field.tooltip = f"block {number}: {name.replace('_', ' ')}"
     return fields
-
-
-def _side_by_side(fields: list[w.Widget]) -> w.HBox:
-    return w.HBox(fields).add_class("memviz-fields")

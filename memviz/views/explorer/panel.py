@@ -6,6 +6,7 @@ Callbacks and threads only put plain records on a queue; one consumer writes fig
 from __future__ import annotations
 
 import atexit
+import contextlib
 import html
 import queue
 import threading
@@ -13,6 +14,7 @@ import time
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import ipywidgets as w
@@ -21,14 +23,15 @@ import plotly.graph_objects as go
 from memviz.child.machine import available_bytes
 from memviz.estimation.result import Estimate
 from memviz.estimation.service import shared_service
-from memviz.measurement.trial import RunningTrial, Trial, TrialEvent, start_trial
+from memviz.measurement.trial import RunningTrial, Trial, TrialEvent
 from memviz.models import presets
 from memviz.models.convnet import ConvNet
 from memviz.models.network import Network
+from memviz.setup import TrainingSetup
 from memviz.views import figures, tables
 from memviz.views.explorer import state as words
 from memviz.views.explorer.knobs import Knobs
-from memviz.views.explorer.state import ExplorerState, TrialRun
+from memviz.views.explorer.state import TrialRun
 from memviz.views.explorer.style import Manners
 
 # Between two drawings of the trial's chart; and after a change the browser paints the layers' chart first.
@@ -44,16 +47,14 @@ class Explorer:
         self.trial: Trial | None = None  # the last one that ended
         self.bars: go.FigureWidget | None = None  # made with the first answer
         self.course: go.FigureWidget | None = None
-        self._base = self.state.network
-        self._answered: ExplorerState | None = None  # whose estimate that is, and what is drawn
+        self._base = self.state.network  # what no knob sets is as here
+        self._wanted = self._drawn = self.state  # what the knobs say, and whose estimate is drawn
         self._run = TrialRun(state=self.state)
         self._handle: RunningTrial | None = None
         self._closed = False
-        self._records: queue.SimpleQueue[Any] = queue.SimpleQueue()  # a function and its arguments each
-        self._questions: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._records: queue.SimpleQueue[tuple[Callable[..., None], Any]] = queue.SimpleQueue()
         self._make_widgets(notice)
-        self._questions.put(self.state.question)
-        threading.Thread(target=self._answer, name="memviz-estimates", daemon=True).start()
+        self._put(self._draw_bars)
         self._consumer = threading.Thread(target=self._consume, name="memviz-panel", daemon=True)
         self._consumer.start()
         atexit.register(self.close)
@@ -63,9 +64,8 @@ class Explorer:
         self._closed = True
         atexit.unregister(self.close)
         self._cancel()
-        self._questions.put(None)
-        self._records.put(None)
-        self._consumer.join(timeout=5)
+        self._put(self._complain, "")
+        self._consumer.join(timeout=2)
         _close_tree(self.box)
 
     def _repr_mimebundle_(self, **options: Any) -> Any:
@@ -91,7 +91,7 @@ class Explorer:
         top = w.HBox([self.knobs.box, right]).add_class("memviz-top")
         self.box = w.VBox([Manners(), top, self._table]).add_class("memviz")
 
-    # Callbacks, in the kernel's thread, and two threads that wait: they put records on the queue
+    # Callbacks, in the kernel's thread, and the thread that waits for a trial: they put records on the queue
 
     def _put(self, act: Callable[..., None], *values: Any) -> None:
         self._records.put((act, values))
@@ -99,23 +99,15 @@ class Explorer:
     def _moved(self, preset: str | None) -> None:
         if preset is not None:
             self._base = presets.ALL[preset]
-            self.knobs.show(replace(self.state, network=self._base))
+            self.knobs.show(replace(self._wanted, network=self._base))
             self.steps.value = words.default_steps(self._base)
         try:
-            state = words.state_of(self.knobs.values(), self._base)
+            self._wanted = words.state_of(self.knobs.values(), self._base)
         except (ValueError, TypeError) as error:
             self._put(self._complain, f"{error} The chart below still shows the last setup that works.")
         else:
-            self.knobs.mark(state)
-            self._put(self._follow, state)
-
-    def _answer(self) -> None:
-        """Answer the newest question; those that wait behind it are dropped."""
-        while (question := _take(self._questions)[-1]) is not None:
-            try:
-                self._put(self._take_in, question, shared_service().estimate(Network.of(question[0]), question[1]))
-            except Exception as error:  # shown in the panel: JupyterLab would swallow it
-                self._put(self._take_in, question, error)
+            self.knobs.mark(self._wanted)
+            self._put(self._follow)
 
     def _start(self) -> None:
         if not self.start_button.disabled:
@@ -124,7 +116,7 @@ class Explorer:
 
     def _train(self, run: TrialRun) -> None:
         try:
-            self._handle = start_trial(
+            self._handle = RunningTrial(
                 *run.state.question, steps=run.steps, on_event=lambda event: self._put(self._add, event)
             )
             if self._closed:
@@ -140,14 +132,14 @@ class Explorer:
     # The consumer: the one thread that writes
 
     def _consume(self) -> None:
-        _ = go.FigureWidget  # takes a second to import: now, while the first estimate is under way
+        _ = go.FigureWidget  # takes a second to import: now, while TensorFlow starts in the estimating child
         due_at = None  # when the trial's figure is to be drawn next
         while True:
-            records = _take(self._records, None if due_at is None else max(0.0, due_at - time.monotonic()))
-            if self._closed:
-                return
             try:
-                for act, values in records:
+                with contextlib.suppress(queue.Empty):
+                    act, values = self._records.get(timeout=due_at and max(0.0, due_at - time.monotonic()))
+                    if self._closed:
+                        return
                     act(*values)
                 if due_at is None:
                     due_at = time.monotonic() + FRAME_SECONDS
@@ -157,37 +149,17 @@ class Explorer:
             except Exception as error:  # it would vanish in JupyterLab
                 self._complain(f"The panel failed: {type(error).__name__}: {error}")
 
-    @property
-    def _known(self) -> bool:
-        """Whether what is drawn is what the knobs ask."""
-        return self._answered is not None and self._answered.question == self.state.question
-
     def _complain(self, sentence: str) -> None:
         self._error.value = _said(sentence, "alert")
 
-    def _follow(self, state: ExplorerState) -> None:
-        self.state = state
-        self._complain("")
-        if self._known:
-            self._draw_bars(state)
-        else:
-            self._questions.put(state.question)
-
-    def _take_in(self, question: tuple[ConvNet, Any], answer: Estimate | Exception) -> None:
-        if self._known:  # the knobs were moved back meanwhile
-            return
-        if isinstance(answer, Exception):
-            self._verdict.value = self._verdict.value if self.estimate else ""
-            if question == self.state.question:
-                self._complain(f"No estimate: {answer}")
-            return
-        self.estimate = answer
-        if self._run.state.question == question:
-            self._run = replace(self._run, estimate=answer)
-        self._draw_bars(replace(self.state, network=question[0], setup=question[1]))
+    def _follow(self) -> None:
+        if self.state is not self._wanted:
+            self.state = self._wanted
+            self._complain("")
+            self._draw_bars()
 
     def _begin(self) -> None:
-        known = self.estimate if self._known else None
+        known = self.estimate if self._drawn.question == self.state.question else None
         self._run = TrialRun(state=self.state, steps=self.steps.value, estimate=known)
         self.progress.max, self.progress.bar_style = self._run.steps, "info"
         threading.Thread(target=self._train, args=(self._run,), name="memviz-trial", daemon=True).start()
@@ -201,9 +173,16 @@ class Explorer:
         self.start_button.disabled, self.cancel_button.disabled = False, True
         self.progress.bar_style = "success" if trial and trial.status == "completed" else "warning"
 
-    def _draw_bars(self, state: ExplorerState) -> None:
-        assert self.estimate is not None
-        self._answered = state
+    def _draw_bars(self) -> None:
+        state = self.state
+        try:
+            self.estimate, self._drawn = _estimate(*state.question), state
+        except Exception as error:  # the last good chart stays
+            self._complain(f"No estimate: {error}")
+            self._verdict.value = self._verdict.value if self.bars else ""
+            return
+        if self._closed:
+            return
         profile = self.estimate.phases[state.phase].profile or self.estimate.profile
         figure = figures.layer_figure(profile, log=state.log, units=state.units)
         self.bars = _shown(self.bars, figure, self._bars_box)
@@ -226,21 +205,15 @@ class Explorer:
             run.events, estimated=levels, budget_bytes=budget, units=units, title=title, ended=ended
         )
         self.course = _shown(self.course, figure, self._course_box)
-        table = tables.phase_table(estimate.phases, run.measured, estimate.peak_ranges)
+        table = tables.phase_table(estimate.phases, run.trial.phases if run.trial else {}, estimate.peak_ranges)
         note = tables.note_html(words.need_sentence(estimate, units))
         stale = "memviz-stale" if run.state.question != self.state.question else ""
         self._phases.value = f'<div class="{stale}">{tables.phase_table_html(table, units)}{note}</div>'
 
 
-def _take(records: queue.SimpleQueue[Any], wait: float | None = None) -> list[Any]:
-    """Everything on a queue: at least one record, or none when ``wait`` seconds are over."""
-    taken = []
-    try:
-        taken.append(records.get(timeout=wait))
-        while True:
-            taken.append(records.get_nowait())
-    except queue.Empty:
-        return taken
+@lru_cache(maxsize=16)  # a knob moved back, or a change of the display alone, asks nothing
+def _estimate(network: ConvNet, setup: TrainingSetup) -> Estimate:
+    return shared_service().estimate(Network.of(network), setup)
 
 
 def _shown(widget: go.FigureWidget | None, figure: go.Figure, box: w.Box) -> go.FigureWidget:

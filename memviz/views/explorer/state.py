@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from memviz.models import presets
 from memviz.models.convnet import ConvBlock, ConvNet
-from memviz.profile import Phase
 from memviz.setup import REFERENCE, TrainingSetup
 from memviz.units import GIB, MIB, UnitSystem, format_bytes
 from memviz.views.text import PHASE_TEXT, category_text, error_text, percent_text, range_text
@@ -71,7 +70,7 @@ def default_steps(network: ConvNet) -> int:
 
 def knobs_of(state: ExplorerState) -> dict[str, Any]:
     """The controls' values for a state, the budget as text, a pooling as ``none``, ``max 2``, ``average 4``."""
-    network, setup = state.question
+    network, setup, budget = *state.question, state.setup.budget_bytes
     height, width, channels = network.input_shape
     return {
         "height": height, "width": width, "channels": channels,
@@ -81,7 +80,7 @@ def knobs_of(state: ExplorerState) -> dict[str, Any]:
             for block in network.blocks
         ],
         "head": network.head, "dense": network.dense[0] if network.dense else 0, "outputs": network.outputs,
-        "budget": _budget_text(setup.budget_bytes),
+        "budget": f"{budget // MIB} MiB" if budget and budget % MIB == 0 else f"{budget} B" if budget else "",
         **{name: getattr(setup, name) for name in SETUP},
         **{name: getattr(state, name) for name in DISPLAY},
     }  # fmt: skip
@@ -109,14 +108,8 @@ def _block(values: Mapping[str, Any], bases: Sequence[ConvBlock]) -> ConvBlock:
     """A row's block: the base's own in its place or, in a new row, another like the last one."""
     base = bases[-1] if bases else ConvBlock(filters=16)
     kind, _, size = values["pooling"].partition(" ")
-    pooling = {"pooling": None} if kind == "none" else {"pooling": kind, "pool_size": int(size)}
+    pooling = {"pooling": kind, "pool_size": int(size)} if size else {"pooling": None}
     return replace(base, **{**values, **pooling})
-
-
-def _budget_text(budget_bytes: int | None) -> str:
-    if budget_bytes is None:
-        return ""
-    return f"{budget_bytes} B" if budget_bytes % MIB else f"{budget_bytes // MIB} MiB"
 
 
 def verdict(state: ExplorerState, estimate: Estimate) -> str:
@@ -136,7 +129,11 @@ def verdict(state: ExplorerState, estimate: Estimate) -> str:
         text += f" and {room if need <= budget else lack}"
     held = (decides.profile or estimate.profile).by_category()
     largest = f"{category_text(str(held.idxmax()))} is {percent_text(held.max() / held.sum())} of that peak"
-    return f"{text}; {largest}, and {_weightiest(network)}."
+    layer = max(network.plan, key=lambda each: each.parameters)
+    flattened = network.plan[network.plan.index(layer) - 1].name == "flatten"
+    name = f"flatten \N{RIGHTWARDS ARROW} {layer.name}" if flattened else layer.name
+    share = percent_text(layer.parameters / network.parameters)
+    return f"{text}; {largest}, and {name} ({layer.formula}) holds {share} of the parameters."
 
 
 def need_sentence(estimate: Estimate, units: UnitSystem) -> str:
@@ -144,14 +141,6 @@ def need_sentence(estimate: Estimate, units: UnitSystem) -> str:
     need = format_bytes(estimate.required_bytes, units)
     sentence = f"The smallest budget in which every phase completes, fragmentation included: {need} (estimated)."
     return sentence if estimate.phases else ""
-
-
-def _weightiest(network: ConvNet) -> str:
-    """``flatten -> dense1 (6,019,376 x 128) holds 99.99 % of the parameters``."""
-    layer = max(network.plan, key=lambda each: each.parameters)
-    flattened = network.plan[network.plan.index(layer) - 1].name == "flatten"
-    name = f"flatten \N{RIGHTWARDS ARROW} {layer.name}" if flattened else layer.name
-    return f"{name} ({layer.formula}) holds {percent_text(layer.parameters / network.parameters)} of the parameters"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,15 +159,10 @@ class TrialRun:
         """Steps that have ended."""
         return sum(event.step is not None for event in self.events)
 
-    @property
-    def measured(self) -> Mapping[str, Phase]:
-        """Phases whose peak is known; while the trial runs, none yet."""
-        return self.trial.phases if self.trial else {}
-
     def error_of(self, phase: str) -> float | None:
         """(estimated - measured) / measured of a phase's peak, where both are known."""
         estimated = self.estimate.phases.get(phase) if self.estimate else None
-        measured = self.measured.get(phase)
+        measured = self.trial.phases.get(phase) if self.trial else None
         return (estimated.peak_bytes - measured.peak_bytes) / measured.peak_bytes if estimated and measured else None
 
 
