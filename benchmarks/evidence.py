@@ -20,7 +20,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 from zoo import ROWS
 
-from memviz import Allocation, MemoryProfile, estimate, measure, presets
+from memviz import Allocation, Category, MemoryProfile, estimate, measure, presets
 from memviz.profile import OPTIMIZER
 
 
@@ -68,11 +68,8 @@ def differences(recorded: MemoryProfile, estimated: MemoryProfile) -> list[Diffe
 
 def _key(a: Allocation) -> str:
     """The same on both sides: an op's name in the graph, and for what is made outside of one, whose it is."""
-    return (
-        a.op
-        if a.op.partition("/")[0] not in (a.layer, a.op) or a.layer == OPTIMIZER
-        else f"{a.layer} {a.requested_nbytes}"
-    )
+    outside = "/" not in a.op or a.op.startswith(f"{a.layer}/") or a.category == Category.OPTIMIZER_STATE
+    return f"{a.layer} {a.requested_nbytes}" if outside and a.layer != OPTIMIZER else a.op
 
 
 def _requests(profile: MemoryProfile) -> list[Allocation]:
