@@ -26,7 +26,7 @@ LOSSES = (
 DTYPE_POLICIES = ("float32", "float64", "float16", "bfloat16", "mixed_float16", "mixed_bfloat16")
 
 REFERENCE = "reference"
-LARGEST_BATCH = 2**31 - 1  # a TensorFlow dimension may be larger, most kernels index with 32 bits
+LARGEST = 2**31 - 1  # a TensorFlow dimension may be larger, most kernels index with 32 bits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +60,7 @@ class TrainingSetup:
 
     def __post_init__(self) -> None:
         kept = {
-            "batch_size": _batch(self.batch_size),
+            "batch_size": whole_number("batch_size", self.batch_size),
             "optimizer": _choice("optimizer", self.optimizer, OPTIMIZERS, "a keras.optimizers.Optimizer"),
         }
         if self.loss is not None:
@@ -102,13 +102,12 @@ def unknown_name(what: str, value: object, allowed: Iterable[str]) -> str:
     return f"{what} {value!r} is not known.{hint} Known: {', '.join(allowed)}."
 
 
-def _batch(batch_size: Any) -> int:
-    """The batch size as a Python integer; numpy's integers are taken too."""
-    if isinstance(batch_size, bool) or not isinstance(batch_size, Integral):
-        raise TypeError(f"batch_size is a whole number of examples, not {batch_size!r}.")
-    number = int(batch_size)
-    if not 1 <= number <= LARGEST_BATCH:
-        raise ValueError(f"batch_size={number} is not possible; it is a whole number from 1 to {LARGEST_BATCH:,}.")
+def whole_number(name: str, value: Any) -> int:
+    """A count from 1 on as a Python integer, numpy's integers taken too. Raises TypeError or ValueError."""
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise TypeError(f"{name} is a whole number, not {value!r}.")
+    if not 1 <= (number := int(value)) <= LARGEST:
+        raise ValueError(f"{name}={number} is not possible; it is a whole number from 1 to {LARGEST:,}.")
     return number
 
 
@@ -152,4 +151,6 @@ def _plain(value: object) -> object:
         return value
     if isinstance(value, Mapping):
         return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_plain(v) for v in value]
     return getattr(value, "__name__", type(value).__name__)  # not an instance's name: Keras counts it up, adam_14

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import threading
 
 from memviz.child.process import ChildEndedError, ChildProcess
@@ -62,10 +63,9 @@ class EstimationService:
             child.kill()
 
 
-_shared = EstimationService()
-atexit.register(_shared.close)
-
-
+@functools.cache
 def shared_service() -> EstimationService:
     """The one service of this process; its child starts with the first estimate and ends with this process."""
-    return _shared
+    service = EstimationService()
+    atexit.register(service.close)
+    return service

@@ -18,7 +18,7 @@ from memviz.interchange import profile_from_dict
 from memviz.measurement.failure import PHASE_WORDS, Failure, failure_sentences, parse_failure
 from memviz.models.network import Network, packed
 from memviz.profile import MemoryProfile, Phase
-from memviz.setup import REFERENCE, TrainingSetup, unknown_name
+from memviz.setup import REFERENCE, TrainingSetup, unknown_name, whole_number
 from memviz.units import GIB, MIB, format_bytes
 
 Status = Literal["completed", "out_of_memory", "host_out_of_memory", "cancelled", "timed_out", "crashed"]
@@ -28,8 +28,6 @@ Timeout = float | Mapping[str, float] | None
 HOST_RESERVE_BYTES = 3 * GIB // 2
 FIRST_STEADY_STEP = 3  # two steps warm up
 RECORDED_STEP = 4  # after the first and two that warm up
-
-
 # Before the region proper TensorFlow takes one of 2 MiB for its own small tensors; the limit is raised by as much.
 FIRST_REGION_BYTES = 2 * MIB
 
@@ -138,50 +136,37 @@ def measure(
         batch_size=batch_size, optimizer=optimizer, loss=loss, dtype_policy=dtype_policy, jit_compile=jit_compile,
         device=device, budget=budget, memory_growth=memory_growth, inputs=inputs,
     )  # fmt: skip
-    return start_trial(network, setup, steps=steps, record=record, timeout=timeout, on_event=on_event).wait()
-
-
-def start_trial(
-    network: Any,
-    setup: TrainingSetup,
-    *,
-    steps: int = 5,
-    record: bool = False,
-    timeout: Timeout = None,
-    on_event: Callable[[TrialEvent], None] | None = None,
-) -> RunningTrial:
-    """Start the child of a trial and return at once; arguments and errors as in `measure`.
-
-    Where memory is short the estimate is asked for first, which takes seconds.
-    """
-    network = Network.of(network)
-    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
-        raise ValueError(f"steps={steps!r} is not possible; it is a whole number from 1 on.")
-    _check_timeout(timeout)
-    device = chosen_device(setup.device)
-    request = {
-        "question": packed(network, setup),
-        "steps": max(steps, RECORDED_STEP) if record else steps,
-        "device": device,
-        "memory_growth": setup.memory_growth,
-        "limit_bytes": host_limit(network, setup, available_bytes()) if device == REFERENCE else setup.budget_bytes,
-    }
-    return RunningTrial(request, setup, record, timeout, on_event)
+    return RunningTrial(network, setup, steps=steps, record=record, timeout=timeout, on_event=on_event).wait()
 
 
 class RunningTrial:
-    """A trial under way, made by `start_trial`. One thread waits for it, any may cancel it. pid: its child's."""
+    """A trial under way: its child runs when this is made; arguments and errors as in `measure`. pid: the child's.
+
+    One thread waits for it, any may cancel it. Where memory is short the estimate is asked for first: that takes
+    seconds.
+    """
 
     def __init__(
         self,
-        request: dict[str, Any],
+        network: Any,
         setup: TrainingSetup,
-        record: bool,
-        timeout: Timeout,
-        on_event: Callable[[TrialEvent], None] | None,
+        *,
+        steps: int = 5,
+        record: bool = False,
+        timeout: Timeout = None,
+        on_event: Callable[[TrialEvent], None] | None = None,
     ) -> None:
-        self._request, self._setup, self._record = request, setup, record
-        self._timeout, self._on_event = timeout, on_event
+        network, steps, device = Network.of(network), whole_number("steps", steps), chosen_device(setup.device)
+        _check_timeout(timeout)
+        limit_bytes = host_limit(network, setup, available_bytes()) if device == REFERENCE else setup.budget_bytes
+        self._request: dict[str, Any] = {
+            "question": packed(network, setup),
+            "steps": max(steps, RECORDED_STEP) if record else steps,
+            "device": device,
+            "memory_growth": setup.memory_growth,
+            "limit_bytes": limit_bytes,
+        }
+        self._setup, self._record, self._timeout, self._on_event = setup, record, timeout, on_event
         self._began = self._since = time.monotonic()
         self._limit = None if isinstance(timeout, Mapping) else timeout  # seconds since self._since
         self._phase, self._cancelled = "import", False
@@ -189,7 +174,7 @@ class RunningTrial:
         self._steps: list[TrialStep] = []
         self._profiles: dict[str, MemoryProfile] = {}
         self._trial: Trial | None = None
-        variables = environment(request["device"], request["limit_bytes"], setup.memory_growth)
+        variables = environment(device, limit_bytes, setup.memory_growth)
         self._child = ChildProcess("memviz.measurement.worker", variables)
         self.pid = self._child.pid
 

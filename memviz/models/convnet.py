@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from memviz.setup import DTYPE_POLICIES, unknown_name
+from memviz.setup import DTYPE_POLICIES, unknown_name, whole_number
 
 if TYPE_CHECKING:
     import keras
@@ -20,7 +20,6 @@ ACTIVATIONS = ("relu", "leaky_relu", "elu", "gelu", "silu", "tanh", "sigmoid", "
 PADDINGS = ("valid", "same")
 POOLINGS = (None, "max", "average")
 HEADS = ("flatten", "global_average", "global_max")
-LARGEST = 2**31 - 1
 
 _COUNTS = ("filters", "kernel", "strides", "pool_size", "outputs")
 _CHOICES: dict[str, tuple[str | None, ...]] = {
@@ -108,12 +107,12 @@ class ConvNet:
         if len(self.input_shape) != 3:
             raise ValueError(f"input_shape={self.input_shape!r} is not possible; it is (height, width, channels).")
         for name, value in zip(("height", "width", "channels"), self.input_shape, strict=True):
-            _check_count(f"input {name}", value)
+            whole_number(f"input {name}", value)
         for block in self.blocks:
             if not isinstance(block, ConvBlock):
                 raise TypeError(f"blocks holds ConvBlock(filters=...) only, not {block!r}.")
         for units in self.dense:
-            _check_count("dense units", units)
+            whole_number("dense units", units)
         _check(self)
         _ = self.plan  # a kernel that does not fit is refused here
 
@@ -196,13 +195,6 @@ def _slide(layer: str, size: tuple[int, ...], window: int, stride: int, padding:
 def _check(record: ConvBlock | ConvNet) -> None:
     for name, value in vars(record).items():
         if name in _COUNTS:
-            _check_count(name, value)
+            whole_number(name, value)
         if name in _CHOICES and value not in _CHOICES[name]:
             raise ValueError(unknown_name(name, value, map(str, _CHOICES[name])))
-
-
-def _check_count(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name} is a whole number, not {value!r}.")
-    if not 1 <= value <= LARGEST:
-        raise ValueError(f"{name}={value} is not possible; it is a whole number from 1 to {LARGEST:,}.")

@@ -7,7 +7,8 @@ import dataclasses
 import sys
 import textwrap
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,22 +19,18 @@ from memviz.setup import TrainingSetup
 if TYPE_CHECKING:
     import keras
 
-_NO_CONFIG = (
-    "The model cannot be made anew from its config ({}); pass a function without arguments that builds and returns one."
-)
-
 
 @dataclass(frozen=True)
 class Network:
     """A `ConvNet`, a function that returns a `keras.Model`, or a model's config. Every `build` makes a fresh model.
 
     loss: the serialized loss a given model was compiled with. default_policy: the caller's global dtype policy, which a
-    child process would not know; None: float32.
+    child process would not know.
     """
 
     source: ConvNet | Callable[[], Any] | Mapping[str, Any]
     loss: Any = None
-    default_policy: str | None = None
+    default_policy: str = "float32"
 
     @classmethod
     def of(cls, network: Any) -> Network:
@@ -45,10 +42,10 @@ class Network:
             return network
         keras = sys.modules.get("keras")  # not imported here: without Keras there is neither a model nor a policy
         if keras is not None and isinstance(network, keras.Model):
-            return cls(_model_config(network), serialized(network.loss) if network.compiled else None)
+            with _config_needed():
+                return cls(serialized(network), serialized(network.loss) if network.compiled else None)
         if isinstance(network, ConvNet) or (callable(network) and not isinstance(network, type)):
-            policy = "float32" if keras is None else keras.config.dtype_policy().name
-            return cls(network, default_policy=None if policy == "float32" else policy)
+            return cls(network, default_policy="float32" if keras is None else keras.config.dtype_policy().name)
         raise TypeError(
             f"A network is a keras.Model, a function without arguments that returns one, or a memviz ConvNet, "
             f"not {network!r}."
@@ -69,7 +66,8 @@ class Network:
         loss = model.loss if model.compiled else None
         if any(is_abstract(variable) != building_abstractly() for variable in model.variables):
             # Made before, all of it or a part: the user's own model. It stays as it is; its config makes another.
-            model = _rebuild(_model_config(model), dtype_policy)
+            with _config_needed():
+                model = _rebuild(serialized(model), dtype_policy)
         return model, loss
 
 
@@ -106,21 +104,13 @@ def in_a_line(error: Exception) -> str:
     return textwrap.shorten(str(error), 300, placeholder=" ...")
 
 
-def _model_config(model: Any) -> dict[str, Any]:
-    try:
-        return serialized(model)
-    except Exception as error:
-        raise ValueError(_NO_CONFIG.format(f"{type(error).__name__}: {in_a_line(error)}")) from error
-
-
-def _call_builder(builder: Callable[[], Any], dtype_policy: str | None) -> keras.Model:
+def _call_builder(builder: Callable[[], Any], dtype_policy: str) -> keras.Model:
     import keras
 
     name = getattr(builder, "__name__", "network")
     policy_before = keras.config.dtype_policy()
     try:
-        if dtype_policy is not None:
-            keras.config.set_dtype_policy(dtype_policy)
+        keras.config.set_dtype_policy(dtype_policy)
         model = builder()
     except Exception as error:
         _raise_out_of_memory(error)
@@ -138,12 +128,21 @@ def _call_builder(builder: Callable[[], Any], dtype_policy: str | None) -> keras
 def _rebuild(config: Mapping[str, Any], dtype_policy: str | None) -> keras.Model:
     import keras
 
-    try:
+    with _config_needed():
         # The config is this user's own model, so its Lambda layers are trusted as the user's functions are.
         return keras.saving.deserialize_keras_object(_edited(config, dtype_policy), safe_mode=False)
+
+
+@contextmanager
+def _config_needed() -> Iterator[None]:
+    try:
+        yield
     except Exception as error:
         _raise_out_of_memory(error)
-        raise ValueError(_NO_CONFIG.format(f"{type(error).__name__}: {in_a_line(error)}")) from error
+        raise ValueError(
+            f"The model cannot be made anew from its config ({type(error).__name__}: {in_a_line(error)}); pass a "
+            "function without arguments that builds and returns one."
+        ) from error
 
 
 def _edited(node: Any, policy: str | None) -> Any:
