@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import Any
 
-TAIL_BYTES = 16_384  # of what the child wrote to stdout and stderr
+TAIL_BYTES = 2000  # of what the child wrote to stdout and stderr
 
 
 class ChildEndedError(RuntimeError):

@@ -48,8 +48,8 @@ class EstimationService:
                 code = child.kill()
                 if not isinstance(error, ChildEndedError):
                     raise
-                end = child.output_tail[-2000:]
-                raise RuntimeError(f"The estimating process ended with code {code}.\n{end}".strip()) from None
+                said = f"The estimating process ended with code {code}.\n{child.output_tail}"
+                raise RuntimeError(said.strip()) from None
         if "error" in answer:
             name, text = answer["error"], answer["text"]
             raise _ERRORS[name](text) if name in _ERRORS else RuntimeError(f"{name}: {text}")

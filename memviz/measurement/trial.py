@@ -91,11 +91,6 @@ class Trial:
     at_failure: MemoryProfile | None = None
 
     @property
-    def budget_bytes(self) -> int | None:
-        """The budget that was asked for, in bytes; None: no limit beyond the device."""
-        return self.setup.budget_bytes
-
-    @property
     def peak_bytes(self) -> int | None:
         """The steady step's peak in bytes; None where the trial did not come so far."""
         steady = self.phases.get("steady_step")
@@ -268,7 +263,7 @@ class RunningTrial:
             return {"status": "host_out_of_memory", "error": f"The child process was killed in {where}, {killed}"}
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         said = f"The trial failed in {where}: the child process ended with {how}. The end of what it wrote:"
-        return {"status": "crashed", "error": f"{said}\n{self._child.output_tail[-2000:] or '(nothing)'}"}
+        return {"status": "crashed", "error": f"{said}\n{self._child.output_tail or '(nothing)'}"}
 
     def _result(self, **outcome: Any) -> Trial:
         peaks = [step.peak_bytes for step in self._steps]

@@ -113,7 +113,7 @@ def _call_builder(builder: Callable[[], Any], dtype_policy: str) -> keras.Model:
         keras.config.set_dtype_policy(dtype_policy)
         model = builder()
     except Exception as error:
-        _raise_out_of_memory(error)
+        raise_out_of_memory(error)
         said = in_a_line(error)
         if building_abstractly() and type(error).__module__.startswith("tensorflow."):
             said = "memviz builds without storage; let the function build the model without using its weights' values."
@@ -138,7 +138,7 @@ def _config_needed() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        _raise_out_of_memory(error)
+        raise_out_of_memory(error)
         raise ValueError(
             f"The model cannot be made anew from its config ({type(error).__name__}: {in_a_line(error)}); pass a "
             "function without arguments that builds and returns one."
@@ -156,7 +156,7 @@ def _edited(node: Any, policy: str | None) -> Any:
     return node
 
 
-def _raise_out_of_memory(error: BaseException | None) -> None:
+def raise_out_of_memory(error: BaseException | None) -> None:
     """Raise the out-of-memory error that ``error`` is or comes from, if any; Keras wraps it while rebuilding."""
     while error is not None:
         if isinstance(error, MemoryError) or type(error).__name__ == "ResourceExhaustedError":

@@ -10,7 +10,7 @@ import keras
 import tensorflow as tf
 
 from memviz.models.abstract import building_abstractly
-from memviz.models.network import Network, in_a_line, serialized
+from memviz.models.network import Network, in_a_line, raise_out_of_memory, serialized
 from memviz.setup import TrainingSetup
 
 CLASS_LABEL_DTYPE = "int64"  # what numpy gives for labels, and what Keras leaves as it is
@@ -38,8 +38,7 @@ def make_optimizer(optimizer: Any) -> keras.optimizers.Optimizer:
         classes = {name.lower(): getattr(keras.optimizers, name) for name in dir(keras.optimizers)}
         return classes[optimizer]()
     try:
-        # A copy, since Keras changes the config it reads.
-        return keras.optimizers.get(copy.deepcopy(dict(serialized(optimizer))))
+        return keras.optimizers.get(copy.deepcopy(serialized(optimizer)))  # Keras changes the config it reads
     except Exception as error:
         raise ValueError(f"The optimizer {optimizer!r} cannot be made anew: {in_a_line(error)}") from error
 
@@ -137,19 +136,15 @@ def ends(model: keras.Model, inputs: Any = None) -> tuple[Any, Any]:
         try:
             return features, model(features)
         except Exception as error:
+            raise_out_of_memory(error)
             raise ValueError(f"The model {model.name!r} does not take inputs={inputs!r}: {in_a_line(error)}") from error
     function = _functional(model)
-    if function is None:
+    shapes = [] if function is None else [tuple(tensor.shape) for tensor in function.inputs]
+    if function is None or any(None in shape[1:] for shape in shapes):
         raise ValueError(
-            f"The input shape of the model {model.name!r} is not known; start it with keras.Input(shape=...), "
-            "or pass inputs= with the TensorSpecs of a batch."
+            f"The input shape of the model {model.name!r} is not known ({shapes or 'none yet'}); start it with "
+            "keras.Input(shape=...), every size but the batch known, or pass inputs= with the TensorSpecs of a batch."
         )
-    for tensor in function.inputs:
-        if None in tensor.shape[1:]:
-            raise ValueError(
-                f"The input {tensor.name!r} of the model {model.name!r} has the shape {tuple(tensor.shape)}; every "
-                "size but the batch must be known. Build the model with the real size, or pass inputs=."
-            )
     return function._inputs_struct, function._outputs_struct
 
 

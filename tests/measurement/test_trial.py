@@ -100,7 +100,7 @@ def test_a_completed_trial_reports_every_step_and_phase(ended):
     assert trial.phases["first_step"].peak_bytes == peaks[0]
     assert trial.peak_bytes == trial.phases["steady_step"].peak_bytes == statistics.median_low(peaks[2:])
     assert trial.profile is None
-    assert trial.budget_bytes == trial.device_limit_bytes == 200 * MIB
+    assert trial.setup.budget_bytes == trial.device_limit_bytes == 200 * MIB
     assert "handwritten digits" in trial.data
     assert [e.step for e in events if e.kind == "step"] == list(trial.steps)
     assert [e.phase for e in events if e.kind == "phase"] == ["import", "build", "first_step", "steady_step"]
@@ -163,7 +163,7 @@ def test_out_of_memory_says_where_and_for_what(ended, name, phase, words, shape)
     failure = trial.failure
     assert (trial.status, failure.phase) == ("out_of_memory", phase)
     assert phase not in trial.phases or phase == "steady_step"
-    assert failure.limit_bytes == trial.device_limit_bytes == trial.budget_bytes
+    assert failure.limit_bytes == trial.device_limit_bytes == trial.setup.budget_bytes
     assert failure.dtype == "float32"
     if shape is not None:
         assert failure.shape == shape
@@ -341,7 +341,7 @@ def test_a_trial_that_no_host_can_hold_does_not_start():
 def test_without_a_budget_the_limit_is_what_the_host_can_promise():
     trial = measure(presets.digits, batch_size=2, device="reference", steps=1)
     assert trial.status == "completed"
-    assert trial.budget_bytes is None
+    assert trial.setup.budget_bytes is None
     assert 0 < trial.device_limit_bytes < psutil.virtual_memory().total - HOST_RESERVE_BYTES
 
 

@@ -213,6 +213,9 @@ def test_out_of_memory_is_not_hidden_by_a_rebuild():
     for network in (of_config, Network.of(lambda: Exhausted()(keras.Input((2,))))):
         with pytest.raises(tf.errors.ResourceExhaustedError, match="OOM when allocating"):
             network.build()
+    unbuilt, inputs = Network.of(lambda: keras.Sequential([Exhausted()])), np.zeros((1, 2))
+    with pytest.raises(tf.errors.ResourceExhaustedError, match="OOM when allocating"):
+        compiled_model(unbuilt, TrainingSetup(batch_size=1, inputs=inputs))
 
 
 def raises():

@@ -79,6 +79,15 @@ class Subclassed(keras.Model):
         return {"kind": self.last(x["amounts"]), "size": keras.ops.mean(self.embedding(x["words"]), axis=1)}
 
 
+class Unsaid(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.last = keras.layers.Dense(1, activation="sigmoid")
+
+    def call(self, x):
+        return self.last(x)
+
+
 def test_inputs_tell_a_subclassed_model_what_it_takes():
     inputs = {"amounts": np.zeros((9, 2), "float32"), "words": tf.TensorSpec((None, 6), "int32")}
     loss = {"kind": keras.losses.SparseCategoricalCrossentropy(from_logits=True), "size": "mse"}
@@ -93,6 +102,8 @@ def test_inputs_tell_a_subclassed_model_what_it_takes():
         "amounts": ((4, 2), "float32"), "words": ((4, 6), "int32"),
     }  # fmt: skip
     assert {name: tuple(s.shape) for name, s in labels.items()} == {"kind": (4,), "size": (4, 3)}
+    with pytest.raises(ValueError, match=r"The output of .* does not say which loss suits it; give loss="):
+        compiled_model(Network.of(lambda: Unsaid()), TrainingSetup(batch_size=4, inputs=np.zeros((1, 3), "float32")))
     with pytest.raises(ValueError, match=r"does not take inputs='float32\[3\]': "):
         compiled_model(
             Network.of(lambda: Subclassed()), TrainingSetup(batch_size=4, inputs=np.zeros((1, 3), "float32"))
@@ -149,11 +160,11 @@ def test_a_config_of_no_optimizer_is_said(config):
     [
         (
             lambda: keras.Sequential([keras.layers.Dense(1)], name="open"),
-            r"shape of the model 'open' is not known; sta",
+            r"shape of the model 'open' is not known \(none yet\); start it with",
         ),
         (
             lambda: model_with(keras.layers.GlobalAveragePooling2D(), shape=(None, None, 3)),
-            r"has the shape \(None, None, None, 3\); every size but the batch must be known",
+            r"is not known \(\[\(None, None, None, 3\)\]\); start .* every size but the batch known, or pass inputs=",
         ),
         (lambda: _two_outputs(), r"The model has 2 outputs and no compiled loss; give loss= or compile it with one"),
     ],
