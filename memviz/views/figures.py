@@ -56,15 +56,15 @@ LOOK = {  # the plotly template of every figure
 }  # fmt: skip
 
 
-def layer_figure(profile: MemoryProfile | None, *, log: bool = False, units: UnitSystem = "binary") -> go.Figure:
+def layer_figure(profile: MemoryProfile, *, log: bool = False, units: UnitSystem = "binary") -> go.Figure:
     """Bytes at the peak per layer, by category: stacked bars, or on a log axis one mark per category.
 
     The bars' numbers are those of `MemoryProfile.by_layer`, in bytes. A log axis has no zero, so neither a bar's
-    length nor a stack means anything on it: there, marks at the bytes themselves. None: the empty figure.
+    length nor a stack means anything on it: there, marks at the bytes themselves.
     """
-    table: dict[str, dict[str, int]] = profile.by_layer().T.to_dict() if profile else {}  # type: ignore[assignment]
+    table: dict[str, dict[str, int]] = profile.by_layer().T.to_dict()  # type: ignore[assignment]
     held: dict[tuple[str, str], list[Allocation]] = defaultdict(list)
-    for block in profile.at_peak() if profile else ():
+    for block in profile.at_peak():
         held[block.layer, block.category].append(block)
     totals = [sum(row.values()) for row in table.values()]
     longest = max(totals, default=0) or 1
@@ -113,27 +113,20 @@ def _hover_text(layer: str, category: str, size: int, blocks: list[Allocation], 
     return "<br>".join([*lines, *map(block_text, blocks[:3]), *more]) if size else ""
 
 
-def _layer_layout(
-    profile: MemoryProfile | None, layers: list[str], axis: dict[str, Any], units: UnitSystem
-) -> dict[str, Any]:
-    title, log = "Memory at the peak, by layer", axis["type"] == "log"
-    if profile:
-        peak = format_bytes(profile.peak_bytes, units)
-        title = f"{PHASE_TEXT[profile.phase].capitalize()}: {peak} at the peak, by layer ({profile.source})"
+def _layer_layout(profile: MemoryProfile, layers: list[str], axis: dict[str, Any], units: UnitSystem) -> dict[str, Any]:
+    phase, peak = PHASE_TEXT[profile.phase].capitalize(), format_bytes(profile.peak_bytes, units)
+    title, log = f"{phase}: {peak} at the peak, by layer ({profile.source})", axis["type"] == "log"
+    note = "a bar's length is the bytes a layer holds at the peak, stacked by what they are held for"
+    if log:
+        note = "log scale: one mark per category at its bytes; marks do not stack, and zero is not shown"
     labels = [name if len(name) <= 30 else f"{name[:14]}…{name[-15:]}" for name in layers]  # the hover has it whole
-    return _frame(156 + ROW_HEIGHT * max(len(layers), 5)) | _title(title, _LOG_NOTE if log else _LINEAR_NOTE) | {
+    return _frame(156 + ROW_HEIGHT * max(len(layers), 5)) | _title(title, note) | {
         "barmode": "stack", "scattermode": "group", "scattergap": 0.3,  # a layer's marks lie beside each other
-        "margin": {"l": 24 + 7 * max(map(len, labels), default=0), "r": 12, "t": 58, "b": 96},
-        "xaxis": axis | {"visible": bool(layers)},
-        "yaxis": {
-            "range": [len(layers) - 0.4, -0.6], "tickvals": list(range(len(layers))), "ticktext": labels,
-            "showgrid": log, "visible": bool(layers),
-        },
+        "margin": {"l": 24 + 7 * max(map(len, labels)), "r": 12, "t": 58, "b": 96},
+        "xaxis": axis,
+        "yaxis": {"range": [len(layers) - 0.4, -0.6], "tickvals": list(range(len(layers))), "ticktext": labels,
+                  "showgrid": log},
     }  # fmt: skip
-
-
-_LINEAR_NOTE = "a bar's length is the bytes a layer holds at the peak, stacked by what they are held for"
-_LOG_NOTE = "log scale: one mark per category at its bytes; marks do not stack, and zero is not shown"
 
 
 def block_text(block: Allocation) -> str:
@@ -363,16 +356,14 @@ def trial_figure(
         {"x": at[-1] if at else 0, "y": samples[-1].bytes_in_use if samples else 0, "text": f"<b>{ended}</b>",
          "visible": bool(ended and samples), "font": {"color": BUDGET}, "xanchor": "right", "showarrow": True,
          "arrowhead": 2, "ax": -24, "ay": 30, "bgcolor": "white", "bordercolor": BUDGET, "borderpad": 3},
-        {"text": _LOSS_NOTE, "xref": "paper", "yref": "y2 domain", "x": 0, "y": 1, "yanchor": "bottom"},
-        {"text": _STARTING if events else _TO_COME, "xref": "paper", "yref": "paper", "x": 0.5, "y": 0.52,
-         "visible": not told, "font": {"size": 14}, "bgcolor": "white"},
+        {"text": "loss: Keras' mean of the steps so far, as fit prints it",
+         "xref": "paper", "yref": "y2 domain", "x": 0, "y": 1, "yanchor": "bottom"},
+        {"text": "TensorFlow is starting in the child process." if events else
+                 "Run trial draws memory and loss of real training steps here, as they happen.",
+         "xref": "paper", "yref": "paper", "x": 0.5, "y": 0.52, "visible": not told, "font": {"size": 14},
+         "bgcolor": "white"},
     ]  # fmt: skip
     return go.Figure({"data": traces, "layout": layout})
-
-
-_LOSS_NOTE = "loss: Keras' mean of the steps so far, as fit prints it"
-_STARTING = "TensorFlow is starting in the child process."
-_TO_COME = "Run trial draws memory and loss of real training steps here, as they happen."
 
 
 def _phase_spans(events: Sequence[TrialEvent], zero: float) -> list[tuple[str, float, float]]:
@@ -388,9 +379,7 @@ def _highest(levels: list[int], budget_bytes: int | None) -> int:
     return max(top, budget_bytes) if budget_bytes is not None and (budget_bytes < 3 * top or not top) else top or 1
 
 
-def _line(
-    name: str, x: list, y: list, units: UnitSystem, color: str, *, width: float = 2, dash: str = "solid"
-) -> dict[str, Any]:
+def _line(name: str, x: list, y: list, units: UnitSystem, color: str, *, width: float = 2, dash: str = "solid") -> dict:
     """Bytes over seconds."""
     return {
         "type": "scatter", "mode": "lines", "name": name, "x": x, "y": y,
@@ -423,9 +412,7 @@ def _phase_band(number: int, phase: str, start: float, end: float, last: float) 
     }  # fmt: skip
 
 
-def _level_label(
-    name: str, level: int | None, highest: int, color: str, side: str, units: UnitSystem
-) -> dict[str, Any]:
+def _level_label(name: str, level: int | None, highest: int, color: str, side: str, units: UnitSystem) -> dict:
     """A level's name and size on its line; at the top, with an arrow, where it lies above the axis."""
     above = level is not None and level > highest
     return {
@@ -460,10 +447,6 @@ def _linear_axis(highest: int, room: float, units: UnitSystem, ticks: int = 6) -
 
 def _log_axis(sizes: list[int], units: UnitSystem) -> dict[str, Any]:
     """A log axis with ticks at whole units: 1 B, 1 KiB, 1 MiB, ..."""
-    base = KIB if units == "binary" else 1000
-    low, high = min(sizes, default=1), max(sizes, default=base)
-    values = [base**power for power in range(6)]
-    return {
-        "type": "log", "range": [math.log10(low) - 0.4, math.log10(high) + 0.5], "tickvals": values,
-        "ticktext": [format_bytes(v, units, 0) for v in values],
-    }  # fmt: skip
+    values = [(KIB if units == "binary" else 1000) ** power for power in range(6)]
+    ends = [math.log10(min(sizes, default=1)) - 0.4, math.log10(max(sizes, default=1000)) + 0.5]
+    return {"type": "log", "range": ends, "tickvals": values, "ticktext": [format_bytes(v, units, 0) for v in values]}
