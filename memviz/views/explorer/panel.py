@@ -206,9 +206,8 @@ class Explorer:
         )
         self.course = _shown(self.course, figure, self._course_box)
         table = tables.phase_table(estimate.phases, run.trial.phases if run.trial else {}, estimate.peak_ranges)
-        note = tables.note_html(words.need_sentence(estimate, units))
         stale = "memviz-stale" if run.state.question != self.state.question else ""
-        self._phases.value = f'<div class="{stale}">{tables.phase_table_html(table, units)}{note}</div>'
+        self._phases.value = f'<div class="{stale}">{tables.phase_table_html(table, units)}</div>'
 
 
 @lru_cache(maxsize=16)  # a knob moved back, or a change of the display alone, asks nothing
