@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from memviz.models.convnet import ConvNet
 
 CATEGORIES = [str(category) for category in Category]
+Columns = dict[str, Callable[[Any], str] | None]  # a column's name to its cells' text; None: sizes
 
 
 def layer_table(profile: MemoryProfile, network: ConvNet | None = None) -> pd.DataFrame:
@@ -85,9 +86,6 @@ def phase_table_html(table: pd.DataFrame, units: UnitSystem = "binary") -> str:
 def note_html(text: str) -> str:
     """A quiet paragraph; nothing where there is no text."""
     return f'<p class="memviz-note">{html.escape(text)}</p>' if text else ""
-
-
-Columns = dict[str, Callable[[Any], str] | None]  # a column's name to its cells' text; None: sizes
 
 
 def _table(corner: str, table: pd.DataFrame, columns: Columns, units: UnitSystem, kind: str = "") -> str:

@@ -51,8 +51,14 @@ def test_every_input_gives_the_same_traces_and_a_size():
     many = MemoryProfile(
         "build", "measured", (block((9,), "float32", "l0", Category.BUFFER),), tuple(f"l{i}" for i in range(40))
     )
-    for layers in (layer_figure(None), layer_figure(bird_audio()), layer_figure(many, log=True, units="decimal")):
-        assert [(t.type, t.name) for t in layers.data] == [(t.type, t.name) for t in layer_figure(None).data]
+    nothing = MemoryProfile("build", "estimated", ())
+    expected = [(t.type, t.name) for t in layer_figure(bird_audio()).data]
+    for layers in (
+        layer_figure(nothing),
+        layer_figure(nothing, log=True),
+        layer_figure(many, log=True, units="decimal"),
+    ):
+        assert [(t.type, t.name) for t in layers.data] == expected
         assert layers.layout.width == figures.WIDTH
         assert layers.layout.height >= 29 * len(bars(layers)["buffer"])
     for trial in (trial_figure(), trial_figure(events(), estimated={"build": 5}, budget_bytes=7, ended="cancelled")):

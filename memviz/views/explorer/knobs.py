@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import ipywidgets as w
@@ -12,7 +11,7 @@ from memviz.child.machine import default_device
 from memviz.models import presets
 from memviz.models.convnet import HEADS
 from memviz.setup import DTYPE_POLICIES, OPTIMIZERS, REFERENCE
-from memviz.views.explorer.state import CUSTOM, ExplorerState, knobs_of, preset_name
+from memviz.views.explorer.state import CUSTOM, DISPLAY, ExplorerState, knobs_of, preset_name
 from memviz.views.text import PHASE_TEXT
 
 MOST_BLOCKS = 6
@@ -28,9 +27,7 @@ class Knobs:
     def __init__(self, state: ExplorerState, moved: Callable[[str | None], None]) -> None:
         self._moved, self._quiet = moved, False
         values = knobs_of(state)
-        groups = _fields(values)
-        self.fields = {name: field for group in groups.values() for name, field in group.items()}
-        display = groups.pop("Display").values()
+        self.fields = f = _fields(values)
         rows = max(MOST_BLOCKS, len(values["blocks"]))
         self.blocks = [_block_fields(number, values["blocks"]) for number in range(1, rows + 1)]
         lines = [w.HBox([*fields.values()][1:]).add_class("memviz-fields") for fields in self.blocks]
@@ -40,13 +37,15 @@ class Knobs:
         self.show(state)
         for field in (self.preset, self.count, *(f for fields in (self.fields, *self.blocks) for f in fields.values())):
             field.observe(self._heard, names="value")
-        self.box = w.VBox([self.preset]).add_class("memviz-knobs")
-        sides = w.HBox([*groups["Input image"].values()]).add_class("memviz-fields")
-        special = {"Input image": [sides], "Convolutions": [self.count, *self._rows]}
-        for name, group in groups.items():
-            heading = w.HTML(f'<div class="memviz-heading">{name}</div>')
-            self.box.children += (heading, *special.get(name, group.values()))
-        self.display = w.HBox([*display]).add_class("memviz-display")
+        self.display = w.HBox([f[name] for name in DISPLAY]).add_class("memviz-display")
+        sides = w.HBox([f["height"], f["width"], f["channels"]]).add_class("memviz-fields")
+        self.box = w.VBox([
+            self.preset, _heading("Input image"), sides,
+            _heading("Convolutions"), self.count, *self._rows,
+            _heading("Head"), f["head"], f["dense"], f["outputs"],
+            _heading("Training"), f["batch_size"], f["optimizer"], f["dtype_policy"],
+            _heading("Device"), f["budget"], f["device"], f["memory_growth"],
+        ]).add_class("memviz-knobs")  # fmt: skip
 
     def values(self) -> dict[str, Any]:
         """The values as `knobs_of` gives them; the state may still refuse them."""
@@ -57,24 +56,20 @@ class Knobs:
         """Set every control from a state."""
         values = knobs_of(state)
         blocks = values.pop("blocks")
-        with self._silent():
-            self.count.value = len(blocks)
-            for fields, knobs in ((self.fields, values), *zip(self.blocks, blocks, strict=False)):
-                for name, value in knobs.items():
-                    fields[name].value = value
+        rows = [(self.fields, values), *zip(self.blocks, blocks, strict=False)]
+        self._set([(fields[name], value) for fields, knobs in rows for name, value in knobs.items()])
+        self._set([(self.count, len(blocks)), (self.preset, preset_name(state.network))])
         self._show_rows()
-        self.mark(state)
 
     def mark(self, state: ExplorerState) -> None:
         """Name the preset that a state's network equals."""
-        with self._silent():
-            self.preset.value = preset_name(state.network)
+        self._set([(self.preset, preset_name(state.network))])
 
-    @contextmanager
-    def _silent(self) -> Iterator[None]:
+    def _set(self, values: list[tuple[w.Widget, Any]]) -> None:
         self._quiet = True
         try:
-            yield
+            for field, value in values:
+                field.value = value
         finally:
             self._quiet = False
 
@@ -82,10 +77,8 @@ class Knobs:
         if self._quiet:
             return
         if change["owner"] is self.count:  # a new block starts as a copy of the last one
-            with self._silent():
-                for number in range(max(change["old"], 1), change["new"]):
-                    for name, field in self.blocks[number].items():
-                        field.value = self.blocks[number - 1][name].value
+            for new in range(max(change["old"], 1), change["new"]):
+                self._set([(field, self.blocks[new - 1][name].value) for name, field in self.blocks[new].items()])
             self._show_rows()
         self._moved(change["new"] if change["owner"] is self.preset and change["new"] != CUSTOM else None)
 
@@ -94,34 +87,27 @@ class Knobs:
             row.layout.display = "" if number < self.count.value else "none"
 
 
-def _fields(values: dict[str, Any]) -> dict[str, dict[str, w.Widget]]:
-    """The knobs of a network and its training, by heading; ranges are wide enough for the values."""
-    phases = [(PHASE_TEXT[phase], phase) for phase in ("build", "first_step", "steady_step")]
+def _fields(values: dict[str, Any]) -> dict[str, w.Widget]:
+    """A control per knob, its range wide enough for the values."""
     heads = [(head.replace("_", " "), head) for head in HEADS]
     devices = {default_device(): default_device()} | {REFERENCE: "reference (CPU, as a GPU)"}
+    phases = [(PHASE_TEXT[phase], phase) for phase in ("build", "first_step", "steady_step")]
     return {
-        "Input image": {name: w.IntText(description=name) for name in ("height", "width", "channels")},
-        "Convolutions": {},
-        "Head": {
-            "head": w.Dropdown(description="head", options=heads),
-            "dense": w.IntSlider(description="dense units", max=max(512, values["dense"])),
-            "outputs": w.IntText(description="outputs"),
-        },
-        "Training": {
-            "batch_size": w.IntText(description="batch size"),
-            "optimizer": w.Dropdown(description="optimizer", options=OPTIMIZERS),
-            "dtype_policy": w.Dropdown(description="dtype policy", options=DTYPE_POLICIES),
-        },
-        "Device": {
-            "budget": w.Text(description="budget", placeholder="9513 MiB, 11 GB, or empty", continuous_update=False),
-            "device": w.Dropdown(description="device", options=[(text, name) for name, text in devices.items()]),
-            "memory_growth": w.Checkbox(description="memory growth", indent=False),
-        },
-        "Display": {
-            "phase": w.ToggleButtons(description="peak of", options=phases),
-            "log": w.ToggleButtons(description="axis", options=[("linear", False), ("log", True)]),
-            "units": w.ToggleButtons(description="units", options=[("GiB", "binary"), ("GB", "decimal")]),
-        },
+        "height": w.IntText(description="height"),
+        "width": w.IntText(description="width"),
+        "channels": w.IntText(description="channels"),
+        "head": w.Dropdown(description="head", options=heads),
+        "dense": w.IntSlider(description="dense units", max=max(512, values["dense"])),
+        "outputs": w.IntText(description="outputs"),
+        "batch_size": w.IntText(description="batch size"),
+        "optimizer": w.Dropdown(description="optimizer", options=OPTIMIZERS),
+        "dtype_policy": w.Dropdown(description="dtype policy", options=DTYPE_POLICIES),
+        "budget": w.Text(description="budget", placeholder="9513 MiB, 11 GB, or empty", continuous_update=False),
+        "device": w.Dropdown(description="device", options=[(text, name) for name, text in devices.items()]),
+        "memory_growth": w.Checkbox(description="memory growth", indent=False),
+        "phase": w.ToggleButtons(description="peak of", options=phases),
+        "log": w.ToggleButtons(description="axis", options=[("linear", False), ("log", True)]),
+        "units": w.ToggleButtons(description="units", options=[("GiB", "binary"), ("GB", "decimal")]),
     }
 
 
@@ -138,3 +124,7 @@ def _block_fields(number: int, blocks: list[dict[str, Any]]) -> dict[str, w.Widg
     for name, field in fields.items():
         field.tooltip = f"block {number}: {name.replace('_', ' ')}"
     return fields
+
+
+def _heading(text: str) -> w.HTML:
+    return w.HTML(f'<div class="memviz-heading">{text}</div>')

@@ -119,8 +119,8 @@ def verdict(state: ExplorerState, estimate: Estimate) -> str:
     lies = range_text(*estimate.peak_ranges.get(decides.name, (0, 0)), units)
     text = (
         f"Training these {network.parameters:,} parameters with {state.setup.optimizer} and batch "
-        f"{state.setup.batch_size:,} needs {format_bytes(need, units)} (the {PHASE_TEXT[decides.name]} decides"
-        f"{f'; peak {lies}' if lies else ''})"
+        f"{state.setup.batch_size:,} needs {format_bytes(need, units)}, fragmentation included (the "
+        f"{PHASE_TEXT[decides.name]} decides{f'; peak {lies}' if lies else ''})"
     )
     if budget is not None:
         gap = format_bytes(abs(budget - need), units)
@@ -134,13 +134,6 @@ def verdict(state: ExplorerState, estimate: Estimate) -> str:
     name = f"flatten \N{RIGHTWARDS ARROW} {layer.name}" if flattened else layer.name
     share = percent_text(layer.parameters / network.parameters)
     return f"{text}; {largest}, and {name} ({layer.formula}) holds {share} of the parameters."
-
-
-def need_sentence(estimate: Estimate, units: UnitSystem) -> str:
-    """Why the verdict's number may lie above every peak; nothing where there is no estimate."""
-    need = format_bytes(estimate.required_bytes, units)
-    sentence = f"The smallest budget in which every phase completes, fragmentation included: {need} (estimated)."
-    return sentence if estimate.phases else ""
 
 
 @dataclass(frozen=True, kw_only=True)

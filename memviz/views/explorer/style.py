@@ -4,8 +4,22 @@ from __future__ import annotations
 
 import anywidget
 
-_CSS = """
-.memviz { font-size: 13px; color: var(--jp-ui-font-color1, #1f2328); }
+
+class Manners(anywidget.AnyWidget):
+    """An invisible part of the panel that brings its style sheet and its manners at the keyboard."""
+
+    # JupyterLab takes letters and arrow keys for its own commands wherever no text is edited: on a drop-down list "m"
+    # would turn the cell into Markdown. And ipywidgets gives a slider's handle no name (ipywidgets#2650).
+    _esm = """
+const dress = ({ target }) => {
+  if (!target.matches('.memviz :is(select, button, [type=checkbox], .noUi-handle)')) return;
+  target.setAttribute('data-lm-suppress-shortcuts', 'true');
+  const slider = target.closest('.widget-hslider');
+  if (slider) target.setAttribute('aria-label', slider.querySelector('label').textContent);
+};
+export default { render() { document.addEventListener('focusin', dress); } };
+"""
+    _css = """
 .memviz p { margin: 0; line-height: 1.4; }
 .memviz .widget-html:has(> .widget-html-content:empty) { display: none; }
 .memviz-top { align-items: flex-start; gap: 14px; }
@@ -41,22 +55,3 @@ _CSS = """
 .memviz-table thead th, .memviz-sums tbody tr:last-child > * { font-weight: 600; }
 .memviz-table thead, .memviz-sums tbody tr:last-child { border-block: 1px solid #8c959f; }
 """
-
-# JupyterLab takes letters and arrow keys for its own commands wherever no text is edited: on a focused drop-down list
-# "m" would turn the cell into Markdown. And ipywidgets gives a slider's handle no name (ipywidgets#2650).
-_ESM = """
-const dress = ({ target }) => {
-  if (!target.matches('.memviz :is(select, button, [type=checkbox], .noUi-handle)')) return;
-  target.setAttribute('data-lm-suppress-shortcuts', 'true');
-  const slider = target.closest('.widget-hslider');
-  if (slider) target.setAttribute('aria-label', slider.querySelector('label').textContent);
-};
-export default { render() { document.addEventListener('focusin', dress); } };
-"""
-
-
-class Manners(anywidget.AnyWidget):
-    """An invisible part of the panel that brings its style sheet and its manners at the keyboard."""
-
-    _esm = _ESM
-    _css = _CSS
