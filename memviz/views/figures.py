@@ -17,7 +17,7 @@ import plotly.graph_objects as go
 
 from memviz.profile import Allocation, Category, MemoryProfile
 from memviz.units import KIB, UnitSystem, format_bytes, unit_for
-from memviz.views.text import PHASE_TEXT, category_text, percent_text
+from memviz.views.text import category_text, percent_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -114,7 +114,7 @@ def _hover_text(layer: str, category: str, size: int, blocks: list[Allocation], 
 
 
 def _layer_layout(profile: MemoryProfile, layers: list[str], axis: dict[str, Any], units: UnitSystem) -> dict[str, Any]:
-    phase, peak = PHASE_TEXT[profile.phase].capitalize(), format_bytes(profile.peak_bytes, units)
+    phase, peak = category_text(profile.phase).capitalize(), format_bytes(profile.peak_bytes, units)
     title, log = f"{phase}: {peak} at the peak, by layer ({profile.source})", axis["type"] == "log"
     note = "a bar's length is the bytes a layer holds at the peak, stacked by what they are held for"
     if log:
@@ -165,7 +165,7 @@ def timeline(
     course["line"]["shape"] = "hv"
     traces.append(course | {"hovertext": texts, "showlegend": estimate is not None})
     traces.append(_line("budget", [0, 100], [budget_bytes] * 2, units, BUDGET, width=2.5))
-    top = f"{PHASE_TEXT[profile.phase].capitalize()}: {format_bytes(profile.peak_bytes, units)} at the peak"
+    top = f"{category_text(profile.phase).capitalize()}: {format_bytes(profile.peak_bytes, units)} at the peak"
     layout = _frame(TRIAL_HEIGHT + 60) | _title(f"{top} ({profile.source})", _TIMELINE_NOTE)
     layout |= {
         "hovermode": "x unified", "margin": {"l": 78, "r": 24, "t": 74, "b": 100},
@@ -278,7 +278,7 @@ def address_map(profile: MemoryProfile, *, units: UnitSystem = "binary") -> go.F
     )  # fmt: skip
     least = format_bytes(shown[-1][0].nbytes if shown else height, units)
     note = f"{len(shown):,} blocks; {len(placed) - len(shown):,} smaller than {least} are not drawn"
-    layout = _frame(TRIAL_HEIGHT + 160) | _title(f"Addresses over the {PHASE_TEXT[profile.phase]}", note) | {
+    layout = _frame(TRIAL_HEIGHT + 160) | _title(f"Addresses over the {category_text(profile.phase)}", note) | {
         "margin": {"l": 78, "r": 24, "t": 74, "b": 100}, "hovermode": "closest",
         "xaxis": {"range": [0, last], "showgrid": False,
                   "title": {"text": "allocations and releases", "font": {"size": 12}}},
@@ -403,7 +403,7 @@ def _trial_layout(highest: int, last: float, units: UnitSystem, running: bool) -
 
 def _phase_band(number: int, phase: str, start: float, end: float, last: float) -> dict[str, Any]:
     """A band behind both panels with the phase's name above it; one too narrow for its name goes without."""
-    name = PHASE_TEXT.get(phase, phase) if end - start > 0.09 * last else ""
+    name = category_text(phase) if end - start > 0.09 * last else ""
     return {
         "type": "rect", "xref": "x", "yref": "paper", "x0": start, "x1": end, "y0": 0, "y1": 1, "layer": "below",
         "line": {"width": 0}, "fillcolor": "#f6f7f9" if number % 2 else "#eceff2",

@@ -13,7 +13,7 @@ import pandas as pd
 
 from memviz.profile import PHASES, Category, MemoryProfile, Phase
 from memviz.units import UnitSystem, format_bytes
-from memviz.views.text import PHASE_TEXT, category_text, error_text, percent_text, range_text
+from memviz.views.text import category_text, error_text, percent_text, range_text
 
 if TYPE_CHECKING:
     from memviz.models.convnet import ConvNet
@@ -68,13 +68,13 @@ def layer_table_html(table: pd.DataFrame, units: UnitSystem = "binary") -> str:
         "total": None, "share": percent_text, **dict.fromkeys(shown),
     }  # fmt: skip
     empty = ", ".join(category_text(c) for c in CATEGORIES if c not in shown)
-    note = note_html(f"Nothing at the peak: {empty}." if empty else "")
+    note = paragraph(f"Nothing at the peak: {empty}." if empty else "")
     return _table("layer", rows, columns, units, "memviz-sums") + note
 
 
 def phase_table_html(table: pd.DataFrame, units: UnitSystem = "binary") -> str:
     """`phase_table` as HTML; where an estimated peak can lie only if that is a wide range."""
-    rows = table.rename(index=PHASE_TEXT, columns={"estimated": "estimated_peak", "measured": "measured_peak"})
+    rows = table.rename(index=category_text, columns={"estimated": "estimated_peak", "measured": "measured_peak"})
     columns: Columns = {"estimated_peak": None, "measured_peak": None, "error": error_text}
     ends = table[["lowest", "highest"]].fillna(0).itertuples(index=False)
     rows["range_of_the_estimate"] = [range_text(low, high, units) for low, high in ends]
@@ -83,9 +83,10 @@ def phase_table_html(table: pd.DataFrame, units: UnitSystem = "binary") -> str:
     return _table("phase", rows, columns, units)
 
 
-def note_html(text: str) -> str:
-    """A quiet paragraph; nothing where there is no text."""
-    return f'<p class="memviz-note">{html.escape(text)}</p>' if text else ""
+def paragraph(text: str, kind: str = "note") -> str:
+    """HTML of a sentence; nothing for no text. Screen readers announce every kind but "note", "alert" at once."""
+    role = {"note": "", "alert": ' role="alert"'}.get(kind, ' role="status"')
+    return f'<p class="memviz-{kind}"{role}>{html.escape(text)}</p>' if text else ""
 
 
 def _table(corner: str, table: pd.DataFrame, columns: Columns, units: UnitSystem, kind: str = "") -> str:

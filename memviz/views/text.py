@@ -6,14 +6,9 @@ import math
 
 from memviz.units import UnitSystem, unit_for
 
-PHASE_TEXT = {
-    "import": "start", "build": "build", "first_step": "first step", "steady_step": "steady step",
-    "evaluate": "evaluate", "predict": "predict",
-}  # fmt: skip
-
 
 def category_text(category: str) -> str:
-    """A category's name for people: ``optimizer state``."""
+    """The name of a category, a phase or a column for people: ``optimizer state``, ``first step``."""
     return str(category).replace("_", " ")
 
 

@@ -12,7 +12,7 @@ from memviz.models import presets
 from memviz.models.convnet import HEADS
 from memviz.setup import DTYPE_POLICIES, OPTIMIZERS, REFERENCE
 from memviz.views.explorer.state import CUSTOM, DISPLAY, ExplorerState, knobs_of, preset_name
-from memviz.views.text import PHASE_TEXT
+from memviz.views.text import category_text
 
 MOST_BLOCKS = 6
 POOLINGS = ("none", "max 2", "max 3", "max 4", "average 2", "average 4")
@@ -91,7 +91,7 @@ def _fields(values: dict[str, Any]) -> dict[str, w.Widget]:
     """A control per knob, its range wide enough for the values."""
     heads = [(head.replace("_", " "), head) for head in HEADS]
     devices = {default_device(): default_device()} | {REFERENCE: "reference (CPU, as a GPU)"}
-    phases = [(PHASE_TEXT[phase], phase) for phase in ("build", "first_step", "steady_step")]
+    phases = [(category_text(phase), phase) for phase in ("build", "first_step", "steady_step")]
     return {
         "height": w.IntText(description="height"),
         "width": w.IntText(description="width"),

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import html
 import queue
 import threading
 import time
@@ -81,11 +80,13 @@ class Explorer:
         self.steps = w.BoundedIntText(description="steps", value=steps, min=3, max=1000)
         self.progress = w.IntProgress(description="progress")
         self._error, self._status, self._phases, self._table = w.HTML(), w.HTML(), w.HTML(), w.HTML()
-        self._verdict = w.HTML(_said("Starting TensorFlow in a child process for the first estimate ...", "verdict"))
+        self._verdict = w.HTML(
+            tables.paragraph("Starting TensorFlow in a child process for the first estimate ...", "verdict")
+        )
         self._bars_box, self._course_box = w.VBox(), w.VBox()
         controls = w.HBox([self.start_button, self.cancel_button, self.steps, self.progress])
         right = w.VBox([
-            w.HTML(tables.note_html(notice)), self._error, self._verdict, self.knobs.display, self._bars_box,
+            w.HTML(tables.paragraph(notice)), self._error, self._verdict, self.knobs.display, self._bars_box,
             controls.add_class("memviz-controls"), self._status, self._course_box, self._phases,
         ]).add_class("memviz-right")  # fmt: skip
         top = w.HBox([self.knobs.box, right]).add_class("memviz-top")
@@ -150,7 +151,7 @@ class Explorer:
                 self._complain(f"The panel failed: {type(error).__name__}: {error}")
 
     def _complain(self, sentence: str) -> None:
-        self._error.value = _said(sentence, "alert")
+        self._error.value = tables.paragraph(sentence, "alert")
 
     def _follow(self) -> None:
         if self.state is not self._wanted:
@@ -188,14 +189,14 @@ class Explorer:
         self.bars = _shown(self.bars, figure, self._bars_box)
         budget = state.setup.budget_bytes
         fits = "" if budget is None else "memviz-fits" if self.estimate.required_bytes <= budget else "memviz-lacks"
-        self._verdict.value = _said(words.verdict(state, self.estimate), f"verdict {fits}")
+        self._verdict.value = tables.paragraph(words.verdict(state, self.estimate), f"verdict {fits}")
         table = tables.layer_table_html(tables.layer_table(profile, state.network), state.units)
-        not_counted = tables.note_html(f"Not counted: {' '.join(profile.not_counted)}")
+        not_counted = tables.paragraph(f"Not counted: {' '.join(profile.not_counted)}")
         self._table.value = f'<div class="memviz-wide" tabindex="0">{table}</div>{not_counted}'
 
     def _draw_trial(self) -> None:
         run, units = self._run, self.state.units
-        self._status.value = _said(words.trial_sentence(run, units), "alert" if run.refused else "status")
+        self._status.value = tables.paragraph(words.trial_sentence(run, units), "alert" if run.refused else "status")
         if run.refused or not run.steps:  # nothing is measured: the levels of the present knobs
             run = TrialRun(state=self.state, estimate=self.estimate)
         title, ended, budget = words.trial_title(run, self.state), words.ending_text(run), run.state.setup.budget_bytes
@@ -238,9 +239,3 @@ def _close_tree(widget: w.Widget) -> None:
         if isinstance(part, w.Widget):
             _close_tree(part)
     widget.close()
-
-
-def _said(text: str, kind: str) -> str:
-    """A sentence that screen readers announce. kind: "verdict", "status" or, for what needs an answer, "alert"."""
-    role = "alert" if kind == "alert" else "status"
-    return f'<p class="memviz-{kind}" role="{role}">{html.escape(text)}</p>' if text else ""

@@ -11,7 +11,7 @@ from memviz.models import presets
 from memviz.models.convnet import ConvBlock, ConvNet
 from memviz.setup import REFERENCE, TrainingSetup
 from memviz.units import GIB, MIB, UnitSystem, format_bytes
-from memviz.views.text import PHASE_TEXT, category_text, error_text, percent_text, range_text
+from memviz.views.text import category_text, error_text, percent_text, range_text
 
 if TYPE_CHECKING:
     from memviz.estimation.result import Estimate
@@ -120,7 +120,7 @@ def verdict(state: ExplorerState, estimate: Estimate) -> str:
     text = (
         f"Training these {network.parameters:,} parameters with {state.setup.optimizer} and batch "
         f"{state.setup.batch_size:,} needs {format_bytes(need, units)}, fragmentation included (the "
-        f"{PHASE_TEXT[decides.name]} decides{f'; peak {lies}' if lies else ''})"
+        f"{category_text(decides.name)} decides{f'; peak {lies}' if lies else ''})"
     )
     if budget is not None:
         gap = format_bytes(abs(budget - need), units)
@@ -178,7 +178,7 @@ def trial_sentence(run: TrialRun, units: UnitSystem) -> str:
         return _ended_sentence(run, run.trial, units)
     if not run.events or run.events[-1].phase == "import":
         return "TensorFlow is starting in a child process ..."
-    phase, seconds = PHASE_TEXT[run.events[-1].phase].capitalize(), run.events[-1].seconds
+    phase, seconds = category_text(run.events[-1].phase).capitalize(), run.events[-1].seconds
     sizes = [0, *(e.bytes_in_use for e in run.events if e.kind in ("sample", "step"))]
     used = format_bytes(sizes[-1], units)
     return f"{phase}: {run.steps_done} of {run.steps} steps, {used} in use, {seconds:.0f} s."
