@@ -30,6 +30,13 @@ FIRST_STEADY_STEP = 3  # two steps warm up
 RECORDED_STEP = 4  # after the first and two that warm up
 # Before the region proper TensorFlow takes one of 2 MiB for its own small tensors; the limit is raised by as much.
 FIRST_REGION_BYTES = 2 * MIB
+_SENTENCES = {
+    "cancelled": "Cancelled in {where}.",
+    "crashed": "The trial failed in {where}: {why}",
+    "host_out_of_memory": "This machine ran out of memory in {where}: {why} Way out: a smaller budget, or close other "
+    "programs.",
+    "timed_out": "Stopped in {where}, after {why}. Way out: a longer timeout, fewer steps.",
+}
 
 
 class HostMemoryError(MemoryError):
@@ -203,8 +210,7 @@ class RunningTrial:
             return self._ended_by_itself(self._child.kill())
         except TimeoutError:
             whose = "this phase" if isinstance(self._timeout, Mapping) else "the trial"
-            why = f"Stopped in {PHASE_WORDS[self._phase]}, after the {self._limit:g} s that {whose} may take."
-            return {"status": "timed_out", "error": f"{why} Way out: a longer timeout, fewer steps."}
+            return self._outcome("timed_out", f"the {self._limit:g} s that {whose} may take")
         return outcome
 
     def _handle(self, kind: str, **told: Any) -> dict[str, Any]:
@@ -239,11 +245,13 @@ class RunningTrial:
             self._limit, self._since = self._timeout.get(phase), time.monotonic()
         self._emit("phase")
 
+    def _outcome(self, status: Status, why: str = "") -> dict[str, Any]:
+        return {"status": status, "error": _SENTENCES[status].format(where=PHASE_WORDS[self._phase], why=why)}
+
     def _failed(self, status: Status, text: str, **recorded: Any) -> dict[str, Any]:
         """The outcome of an exception that the child caught. recorded: what was alive, where that was asked for."""
         if status != "out_of_memory":
-            what = "The trial failed" if status == "crashed" else "This machine ran out of memory"
-            return {"status": status, "error": f"{what} in {PHASE_WORDS[self._phase]}: {text}"}
+            return self._outcome(status, text)
         failure, alive = parse_failure(text, self._phase, self._request["limit_bytes"]), None
         if "at_failure" in recorded:
             alive = profile_from_dict(recorded["at_failure"])
@@ -253,17 +261,13 @@ class RunningTrial:
 
     def _ended_by_itself(self, code: int) -> dict[str, Any]:
         """The outcome of a child that is gone without a word."""
-        where = PHASE_WORDS[self._phase]
         if self._cancelled:
-            return {"status": "cancelled", "error": f"Cancelled in {where}."}
+            return self._outcome("cancelled")
         if code == -signal.SIGKILL:
-            killed = (
-                "as Linux does when a machine runs out of memory. Way out: a smaller budget, or close other programs."
-            )
-            return {"status": "host_out_of_memory", "error": f"The child process was killed in {where}, {killed}"}
+            return self._outcome("host_out_of_memory", "its system killed the child process.")
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-        said = f"The trial failed in {where}: the child process ended with {how}. The end of what it wrote:"
-        return {"status": "crashed", "error": f"{said}\n{self._child.output_tail or '(nothing)'}"}
+        said = f"The end of what it wrote:\n{self._child.output_tail or '(nothing)'}"
+        return self._outcome("crashed", f"the child process ended with {how}. {said}")
 
     def _result(self, **outcome: Any) -> Trial:
         peaks = [step.peak_bytes for step in self._steps]
