@@ -15,15 +15,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from memviz.estimation.attribution import (
-    Owner,
-    gradients_in_loops,
-    layers_of,
-    owner_by_name,
-    owners,
-    scopes_noted,
-    variable_owners,
-)
+import keras
+import tensorflow as tf
+from keras.src.backend.common.global_state import get_global_attribute
+from keras.src.backend.tensorflow.core import Variable
+
+from memviz.estimation import attribution
+from memviz.estimation.attribution import Owner, layers_of, variable_owners
 from memviz.estimation.graph import step_graph
 from memviz.measurement import trace
 from memviz.measurement.device import Device
@@ -56,8 +54,6 @@ class Recorder:
         trace.start_trace(folder)
 
     def _note_variables(self) -> None:
-        from keras.src.backend.tensorflow.core import Variable
-
         original = Variable._initialize
 
         def initialize(variable: Any, value: Any) -> None:
@@ -83,14 +79,13 @@ class Recorder:
     def traced(self, model: Any, step: Any) -> Iterator[None]:
         """The first call of the step function happens inside: which layer makes which op is noted."""
         self._model = model
-        with scopes_noted(model) as self._scopes:
+        with attribution.scopes_noted(model) as self._scopes:
             try:
                 yield
             finally:
                 if step.experimental_get_tracing_count():
-                    self._concrete = step.get_concrete_function(
-                        batch_specs(model, self._setup.batch_size, self._setup.inputs)
-                    )
+                    specs = batch_specs(model, self._setup.batch_size, self._setup.inputs)
+                    self._concrete = step.get_concrete_function(specs)
 
     def stop(self) -> None:
         """End the recording and read what was recorded. Raises ValueError where it is not complete."""
@@ -132,33 +127,30 @@ class Recorder:
 
     def _numbers(self, name: str) -> tuple[int, int]:
         """The numbers of a phase's first event, and of the first one after it."""
-        phase, times = self._phases[name], [event.time for event in self._events]
-        return bisect_left(times, phase.start), bisect_right(times, phase.end)
+        phase = self._phases[name]
+        low = bisect_left(self._events, phase.start, key=lambda event: event.time)
+        return low, bisect_right(self._events, phase.end, key=lambda event: event.time)
 
     def _allocations(self, name: str, before: int | None = None) -> list[Allocation]:
         """A phase's allocations, those from before it included; only what had happened before an event's number."""
         low, high = self._numbers(name)
-        high, began = high if before is None else before, self._phases[name].start
+        high = high if before is None else before
         found = []
         for block in self._blocks:
             ends = [start for start, _ in block.owners[1:]] + [block.end]
             for (start, owner), end in zip(block.owners, ends, strict=True):
                 if start < high and (end is None or (end >= low and end > start)):
-                    found.append(self._record(block.event, owner, start, end, low, high, began))
+                    kept = None if end is None or end >= high else end
+                    found.append(self._record(block.event, owner, start, kept, low, self._phases[name].start))
         return found
 
-    def _record(
-        self, event: Event, owner: Owner, start: int, end: int | None, low: int, high: int, began: int
-    ) -> Allocation:
-        over = end is not None and end < high
+    def _record(self, event: Event, owner: Owner, start: int, end: int | None, low: int, began: int) -> Allocation:
         return Allocation(
-            event.charged_bytes, event.requested_bytes,
-            start=max(0, start - low + 1),
-            end=end - low + 1 if over and end is not None else None,
-            layer=owner.layer, category=owner.category, op=event.op, shape=event.shape, dtype=event.dtype,
+            event.charged_bytes, event.requested_bytes, max(0, start - low + 1), end if end is None else end - low + 1,
+            owner.layer, owner.category, event.op, event.shape, event.dtype,
             address=event.address - self._lowest if event.address else None,
             start_seconds=(self._events[start].time - began) / 1e12 if start >= low else None,
-            end_seconds=(self._events[end].time - began) / 1e12 if over and end is not None else None,
+            end_seconds=None if end is None else (self._events[end].time - began) / 1e12,
         )  # fmt: skip
 
     def _attribute(self) -> None:
@@ -185,9 +177,9 @@ class Recorder:
         rows = variable_owners(self._model, [])
         row = {id(v.value.handle): rows[id(v)].layer for v in self._alive().values() if id(v) in rows}
         by_argument = {argument: row.get(id(handle), OPTIMIZER) for argument, handle in graph.resources.items()}
-        found = owners(graph, self._scopes, by_argument)
+        found = attribution.owners(graph, self._scopes, by_argument)
         by_name = {node.name: owner for node, owner in zip(graph.nodes, found, strict=True)}
-        return by_name | gradients_in_loops(graph, self._concrete, self._scopes)
+        return by_name | attribution.gradients_in_loops(graph, self._concrete, self._scopes)
 
     def _maker(self, event: Event, variables: Mapping[int, Owner]) -> Owner:
         """Whose an allocation is when it is made."""
@@ -200,12 +192,13 @@ class Recorder:
         if not event.op or not self._scopes:
             return Owner(UNATTRIBUTED, Category.TEMPORARY)
         # TensorFlow numbers the bodies of loops when it puts them into the graph.
-        owner = self._of_op.get(re.sub(r"/body/_\d+/", "/body/", event.op)) or owner_by_name(event.op, self._scopes)
+        owner = self._of_op.get(re.sub(r"/body/_\d+/", "/body/", event.op)) or attribution.owner_by_name(
+            event.op, self._scopes
+        )
         return Owner(owner.layer, Category.TEMPORARY) if event.temporary else owner
 
     def _alive(self) -> dict[int, Any]:
-        found = {number: reference() for number, reference in enumerate(self._made)}
-        return {number: variable for number, variable in found.items() if variable is not None}
+        return {number: v for number, made in enumerate(self._made) if (v := made()) is not None}
 
     def _variable_owners(self) -> dict[int, Owner]:
         """By number; those of a model that was never finished as they were known while they were made."""
@@ -216,15 +209,11 @@ class Recorder:
 
     def _addresses(self) -> dict[int, int]:
         """Where each variable's storage is."""
-        found = {number: _address(variable) for number, variable in self._alive().items()}
-        return {number: address for number, address in found.items() if address}
+        return {number: address for number, v in self._alive().items() if (address := _address(v))}
 
 
 def _calling(variable: Any) -> Owner:
     """The outermost layer that is being built, whose variable this is."""
-    import keras
-    from keras.src.backend.common.global_state import get_global_attribute
-
     callers = [scope.caller for scope in get_global_attribute("name_scope_stack") or []]
     layers = [c for c in callers if isinstance(c, keras.Layer) and not isinstance(c, keras.Model)]
     category = Category.PARAMETER if variable.trainable else Category.BUFFER
@@ -237,7 +226,7 @@ def _hand_over(block: Block, before: Block | None, owner: Owner) -> None:
     """
     if before is None or before.end is None or before.end <= block.start or "Assign" in block.event.op:
         block.owners = [(block.start, owner)]
-        if before is not None:
+        if before is not None and (before.end is None or before.end > block.start):
             before.owners.append((block.start, Owner(owner.layer, Category.TEMPORARY)))
     else:
         block.owners.append((before.end, owner))
@@ -245,8 +234,6 @@ def _hand_over(block: Block, before: Block | None, owner: Owner) -> None:
 
 def _address(variable: Any) -> int | None:
     """The address of a Keras variable's storage, through DLPack's pointer (the first field of a DLTensor)."""
-    import tensorflow as tf
-
     try:
         value = variable.value
         capsule = tf.experimental.dlpack.to_dlpack(tf.raw_ops.ReadVariableOp(resource=value.handle, dtype=value.dtype))

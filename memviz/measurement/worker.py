@@ -5,7 +5,6 @@ Runs as ``python -m memviz.measurement.worker``; the parent's side is `trial`.
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -21,7 +20,7 @@ from memviz.interchange import profile_to_dict
 from memviz.measurement.device import Device, open_device
 from memviz.measurement.digits import Batches
 from memviz.measurement.recorder import BATCH, Recorder
-from memviz.measurement.trace import dump_environment, mark
+from memviz.measurement.trace import mark
 from memviz.measurement.trial import RECORDED_STEP
 from memviz.models.network import Network, unpacked
 from memviz.models.training import batch_specs, build_slots, compiled_model, ends, step_function
@@ -133,8 +132,6 @@ def main() -> None:
     channel = Channel()
     tf.get_logger().setLevel("ERROR")
     request = channel.receive()
-    if request["folder"]:
-        os.environ.update(dump_environment(request["folder"]))
     trainer = _Trainer(channel.send, request)
     try:
         trainer.run()

@@ -161,7 +161,8 @@ def _caller_state_kept() -> Iterator[None]:
     seed, generator = tf_context._seed, getattr(tf_context, "_rng", None)
     drawn = generator and generator.getstate()
     before = dict(vars(global_state.GLOBAL_STATE_TRACKER))
-    vars(global_state.GLOBAL_STATE_TRACKER).pop("object_name_uids", None)
+    for counted in ("object_name_uids", "uninitialized_variables"):  # of the caller, and not to be added to
+        vars(global_state.GLOBAL_STATE_TRACKER).pop(counted, None)
     try:
         yield
     finally:

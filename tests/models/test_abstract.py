@@ -146,6 +146,25 @@ def test_names_go_on_as_if_nothing_had_been_built():
     assert keras.layers.Dense(1).name == "dense_1"
 
 
+class BuiltByItsCall(keras.layers.Layer):
+    def __init__(self):
+        super().__init__()
+        self.inner = keras.layers.Dense(2)
+
+    def call(self, x):
+        return self.inner(x)
+
+
+def test_variables_that_keras_makes_later_are_none_of_the_callers():
+    first, second, third = BuiltByItsCall(), BuiltByItsCall(), BuiltByItsCall()
+    first(keras.Input((3,)))  # from here on Keras keeps a list of variables to be initialized
+    with abstract_weights():
+        second(keras.Input((3,)))
+        assert all(is_abstract(v) for v in second.variables)
+    third(keras.Input((3,)))
+    assert [w.shape for w in third.get_weights()] == [(3, 2), (2,)]
+
+
 def build_twice_and_fail():
     with abstract_weights():
         with abstract_weights():

@@ -16,7 +16,7 @@ from memviz.models.network import Network
 @pytest.fixture
 def panel():
     panel = memviz.explore(presets.digits)
-    wait_for(lambda: panel.bars is not None and panel.course is not None)
+    wait_for(lambda: panel.bars is not None and panel.step is not None)
     yield panel
     panel.close()
 
@@ -40,6 +40,12 @@ def test_the_bars_are_the_estimates_numbers_and_follow_a_knob(panel):
     assert drawn() == again.peak_bytes
     assert panel.bars is bars
     wait_for(lambda: [t.get("x") for t in bars._widget_data] == [t.get("x") for t in bars._data])  # for a later view
+
+
+def test_until_a_trial_has_run_the_second_figure_is_the_estimated_step(panel):
+    (shown,) = panel._course_box.children
+    assert shown is panel.step
+    assert max(next(t for t in shown.data if t.name == "estimated").y) == panel.estimate.peak_bytes
 
 
 def test_the_latest_of_many_changes_wins(panel):

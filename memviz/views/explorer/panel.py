@@ -45,6 +45,7 @@ class Explorer:
         self.estimate: Estimate | None = None
         self.trial: Trial | None = None  # the last one that ended
         self.bars: go.FigureWidget | None = None  # made with the first answer
+        self.step: go.FigureWidget | None = None  # the estimated step, until a trial has run
         self.course: go.FigureWidget | None = None
         self._base = self.state.network  # what no knob sets is as here
         self._wanted = self._drawn = self.state  # what the knobs say, and whose estimate is drawn
@@ -65,7 +66,9 @@ class Explorer:
         self._cancel()
         self._put(self._complain, "")
         self._consumer.join(timeout=2)
-        _close_tree(self.box)
+        for widget in (self.box, self.step, self.course):  # of the figures one is not in the box
+            if widget is not None:
+                _close_tree(widget)
 
     def _repr_mimebundle_(self, **options: Any) -> Any:
         return self.box._repr_mimebundle_(**options)
@@ -202,10 +205,15 @@ class Explorer:
         title, ended, budget = words.trial_title(run, self.state), words.ending_text(run), run.state.setup.budget_bytes
         estimate, self.progress.value = run.estimate or Estimate({}, 0, "", ""), run.steps_done
         levels = {name: phase.peak_bytes for name, phase in estimate.phases.items()}
-        figure = figures.trial_figure(
-            run.events, estimated=levels, budget_bytes=budget, units=units, title=title, ended=ended
-        )
-        self.course = _shown(self.course, figure, self._course_box)
+        if self.estimate is not None and not run.steps:
+            profile = self.estimate.phases[self.state.phase].profile or self.estimate.profile
+            figure = figures.timeline(profile, budget_bytes=budget, units=units)
+            self.step = _shown(self.step, figure, self._course_box)
+        else:
+            figure = figures.trial_figure(
+                run.events, estimated=levels, budget_bytes=budget, units=units, title=title, ended=ended
+            )
+            self.course = _shown(self.course, figure, self._course_box)
         table = tables.phase_table(estimate.phases, run.trial.phases if run.trial else {}, estimate.peak_ranges)
         stale = "memviz-stale" if run.state.question != self.state.question else ""
         self._phases.value = f'<div class="{stale}">{tables.phase_table_html(table, units)}</div>'
@@ -217,11 +225,11 @@ def _estimate(network: ConvNet, setup: TrainingSetup) -> Estimate:
 
 
 def _shown(widget: go.FigureWidget | None, figure: go.Figure, box: w.Box) -> go.FigureWidget:
-    """The widget in a box after it shows a figure, in one message; only what differs travels."""
+    """The widget, alone in a box, after it shows a figure, in one message; only what differs travels."""
     if widget is None:  # complete before it is a widget: earlier changes can be lost (plotly PR 4956)
         widget = go.FigureWidget(figure)
+    if box.children != (widget,):
         box.children = (widget,)
-        return widget
     with widget.batch_update():
         for part, wanted in [*zip(widget.data, figure.data, strict=True), (widget.layout, figure.layout)]:
             now = part.to_plotly_json()
