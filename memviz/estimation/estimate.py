@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -19,7 +18,7 @@ from memviz.models.network import Network
 from memviz.models.training import batch_specs, build_slots, compiled_model, loss_name, step_function
 from memviz.profile import MemoryProfile, Phase
 from memviz.setup import TrainingSetup
-from memviz.units import MIB, dtype_bytes
+from memviz.units import MIB, tensor_bytes
 
 T = TypeVar("T")
 STEPS = 5  # as many as a trial runs by default; the steady step is the median of the third and later ones
@@ -144,13 +143,12 @@ def _trace(model: Any, specs: Any) -> Any:
 
 def _weight(variable: Any, owner: Owner) -> Weight:
     shape, dtype = tuple(variable.shape), str(variable.dtype)
-    nbytes = math.prod(shape) * dtype_bytes(dtype)
-    return Weight(owner, nbytes, shape, dtype, variable.path, recipe(initializer_of(variable)))
+    return Weight(owner, tensor_bytes(shape, dtype), shape, dtype, variable.path, recipe(initializer_of(variable)))
 
 
 def _fed(spec: Any) -> tuple[int, tuple[int, ...], str]:
     shape, dtype = tuple(spec.shape), spec.dtype.name
-    return math.prod(shape) * dtype_bytes(dtype), shape, dtype
+    return tensor_bytes(shape, dtype), shape, dtype
 
 
 def _phases_within(

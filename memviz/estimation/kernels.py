@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from memviz.estimation.graph import Node, TensorType
-from memviz.units import dtype_bytes
+from memviz.units import dtype_bytes, tensor_bytes
 
 INTRA_OP_THREADS = 2  # of the reference device
 
@@ -82,7 +82,7 @@ class Scratch:
     @property
     def nbytes(self) -> int:
         """Requested bytes."""
-        return math.prod(self.shape) * dtype_bytes(self.dtype)
+        return tensor_bytes(self.shape, self.dtype)
 
 
 def scratch(node: Node, inputs: Sequence[TensorType]) -> list[Scratch]:
