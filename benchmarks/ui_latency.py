@@ -9,6 +9,7 @@ and the drawings per second while a trial runs (bar: 2). Exit code 1 where a bar
 from __future__ import annotations
 
 import argparse
+import itertools
 import statistics
 import sys
 import time
@@ -20,6 +21,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "browser"))
 from lab import REPOSITORY, browser_page, chromium_path, jupyter_lab, run_all, slider, wait_for
 
 BAR_MS, BAR_OPEN_SECONDS, BAR_PER_SECOND = 400, 15, 2
+WIDTHS = (257 + step * step for step in itertools.count(1))  # no one follows from the two before it
+PAUSE_MS = 1000  # between two keys, as of somebody who looks at what the last one did
 
 # Notes the time of each key, and of the first drawing after it on which the layers' chart differs.
 WATCH = """() => {
@@ -33,29 +36,34 @@ WATCH = """() => {
     const w = window.watch;
     if (w.latency === null && look() !== w.before) w.latency = performance.now() - w.pressed;
   }));
+}"""
+# Notes the time of each drawing of the second figure, which is another one once a trial runs.
+WATCH_TRIAL = """() => {
+  window.watch.drawn = [];
+  const [, trial] = document.querySelectorAll('.memviz .js-plotly-plot');
   trial.on('plotly_afterplot', () => window.watch.drawn.push(performance.now()));
 }"""
 
 
-def knobs(page: Any) -> dict[str, tuple[Any, tuple[str, str]]]:
-    """Each knob that changes the chart: what to focus, and the keys to and fro."""
-    arrows, updown, space = ("ArrowRight", "ArrowLeft"), ("ArrowUp", "ArrowDown"), (" ", " ")
+def knobs(page: Any) -> dict[str, tuple[Any, tuple[str, ...]]]:
+    """Each knob that changes the chart: what to focus, and the key that moves it on, or the keys to and fro."""
+    slide, up, space = ("ArrowRight",), ("ArrowUp",), (" ", " ")
 
     def number(label: str) -> Any:
         return page.get_by_role("spinbutton", name=label).first
 
     return {
-        "blocks": (slider(page, "conv blocks"), arrows),
-        "filters": (slider(page, "1: filters"), arrows),
-        "dense_units": (slider(page, "dense units"), arrows),
-        "height": (number("height"), updown),
-        "channels": (number("channels"), updown),
-        "kernel": (number("kernel"), updown),
-        "stride": (number("stride"), updown),
+        "filters": (slider(page, "1: filters"), slide),
+        "dense_units": (slider(page, "dense units"), slide),
+        "height": (number("height"), up),
+        "channels": (number("channels"), up),
+        "kernel": (number("kernel"), up),
+        "stride": (number("stride"), up),
+        "batch_size": (number("batch size"), up),
+        "blocks": (slider(page, "conv blocks"), ("ArrowRight", "ArrowLeft")),
         "pooling": (page.locator(".memviz").get_by_label("pool", exact=True).first, ("ArrowDown", "ArrowUp")),
         "batch_norm": (page.locator(".memviz").get_by_label("norm", exact=True).first, space),
         "head": (page.get_by_label("head", exact=True), ("ArrowDown", "ArrowUp")),
-        "batch_size": (number("batch size"), updown),
         "optimizer": (page.get_by_label("optimizer"), ("ArrowUp", "ArrowDown")),
         "dtype_policy": (page.get_by_label("dtype policy"), ("ArrowDown", "ArrowUp")),
         "axis": (page.get_by_role("button", name="log", exact=True), space),
@@ -63,16 +71,23 @@ def knobs(page: Any) -> dict[str, tuple[Any, tuple[str, str]]]:
     }
 
 
-def latencies(page: Any, control: Any, keys: tuple[str, str], repeats: int) -> list[float]:
-    """Milliseconds per key press, to and fro."""
+def latencies(page: Any, control: Any, keys: tuple[str, ...], repeats: int) -> list[float]:
+    """Milliseconds per key press, each to a state that was never seen: the panel remembers its answers. To and fro,
+    the width is another before each press, so that the panel cannot have looked ahead, as it can along one way.
+    """
     found = []
     for turn in range(repeats):
+        if len(keys) > 1:
+            page.get_by_role("spinbutton", name="width").first.fill(str(next(WIDTHS)))
+            page.keyboard.press("Enter")
+            wait_for(lambda: page.evaluate("watch.latency"), page, 30)
+        page.wait_for_timeout(PAUSE_MS)
         if keys == (" ", " ") and control.evaluate("c => c.tagName") == "BUTTON":  # to and fro are two buttons
             target = control if turn % 2 == 0 else control.locator("xpath=preceding-sibling::button[1]")
         else:
             target = control
         target.focus()
-        page.keyboard.press(keys[turn % 2])
+        page.keyboard.press(keys[turn % len(keys)])
         found.append(wait_for(lambda: page.evaluate("watch.latency"), page, 30))
     return found
 
@@ -86,7 +101,7 @@ def drawings_per_second(page: Any) -> float:
         return lambda: any(t.startswith(word) for t in page.locator(".memviz [role=status]").all_inner_texts())
 
     wait_for(says("Steady step"), page, 120)
-    page.evaluate("watch.drawn = []")
+    page.evaluate(WATCH_TRIAL)
     began = time.monotonic()
     wait_for(says("Completed"), page, 300)
     return len(page.evaluate("watch.drawn")) / (time.monotonic() - began)
@@ -112,6 +127,9 @@ def main() -> int:
         page.wait_for_timeout(3000)
         page.evaluate(WATCH)
         for name, (control, keys) in knobs(page).items():
+            page.get_by_label("preset").select_option("digits")  # each knob starts from the same network
+            page.get_by_label("preset").select_option("bird_audio")
+            page.wait_for_timeout(3000)
             found = latencies(page, control, keys, repeats)
             median, p95 = statistics.median(found), statistics.quantiles(found, n=20)[-1]
             print(f"{name} median_ms={median:.0f} p95_ms={p95:.0f}", flush=True)

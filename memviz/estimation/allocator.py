@@ -9,7 +9,7 @@ from bisect import bisect_left, insort
 
 ALIGNMENT = 256  # kMinAllocationSize: every chunk is a multiple
 LARGEST_PADDING = 128 << 20  # a chunk keeps its rest unless that is as large as the request, or this large
-_BINS = 21
+FIRST_REGION_BYTES = 2 << 20  # the reference device has one of this size beside the region proper
 _FIRST_GROWTH = 2 << 20
 
 
@@ -42,7 +42,9 @@ class BfcAllocator:
     def __init__(self, limit_bytes: int, regions: tuple[int, ...] | None) -> None:
         self.limit_bytes = limit_bytes
         self.in_use_bytes = 0
-        self._bins: list[list[tuple[int, int]]] = [[] for _ in range(_BINS)]
+        self.reach_bytes = 0  # from the start of the last region to the end of the highest chunk ever handed out of it
+        # TensorFlow keeps its free chunks in bins of rising size; the first that is large enough is the same.
+        self._order: list[tuple[int, int]] = []  # (size, address) of the free chunks
         self._free: dict[int, _Chunk] = {}  # by address
         self._used: dict[int, _Chunk] = {}
         self._regions: dict[int, tuple[int, _Chunk]] = {}  # number -> (size, a chunk in it)
@@ -63,9 +65,11 @@ class BfcAllocator:
         if chunk is None and self._grows and self._give_back_free_regions(size) and self._extend(size):
             chunk = self._find(size)
         if chunk is None:
-            largest = max((c.size for c in self._free.values()), default=0)
+            largest = self._order[-1][0] if self._order else 0
             raise OutOfMemoryError(nbytes, self.in_use_bytes, largest)
         self.in_use_bytes += chunk.size
+        if chunk.region == len(self._regions) - 1:
+            self.reach_bytes = max(self.reach_bytes, chunk.address + chunk.size - self._start)
         return chunk.address, chunk.size
 
     def release(self, address: int) -> None:
@@ -82,18 +86,20 @@ class BfcAllocator:
             chunk = before
         self._remember(chunk)
 
+    def free_chunks(self) -> list[tuple[int, int]]:
+        """(bytes, address) of every free chunk, in the order of size."""
+        return list(self._order)
+
     def _find(self, size: int) -> _Chunk | None:
-        for number in range(_bin(size), _BINS):
-            held = self._bins[number]
-            at = bisect_left(held, (size, -1))
-            if at < len(held):
-                chunk = self._free[held[at][1]]
-                self._forget(chunk)
-                if chunk.size >= 2 * size or chunk.size - size >= LARGEST_PADDING:
-                    self._remember(self._split(chunk, size))
-                self._used[chunk.address] = chunk
-                return chunk
-        return None
+        at = bisect_left(self._order, (size, -1))
+        if at == len(self._order):
+            return None
+        chunk = self._free.pop(self._order.pop(at)[1])
+        chunk.free = False
+        if chunk.size >= 2 * size or chunk.size - size >= LARGEST_PADDING:
+            self._remember(self._split(chunk, size))
+        self._used[chunk.address] = chunk
+        return chunk
 
     def _split(self, chunk: _Chunk, size: int) -> _Chunk:
         """Cut ``chunk`` down to ``size``; returns the rest."""
@@ -114,18 +120,18 @@ class BfcAllocator:
     def _remember(self, chunk: _Chunk) -> None:
         chunk.free = True
         self._free[chunk.address] = chunk
-        insort(self._bins[_bin(chunk.size)], (chunk.size, chunk.address))
+        insort(self._order, (chunk.size, chunk.address))
 
     def _forget(self, chunk: _Chunk) -> None:
         chunk.free = False
         del self._free[chunk.address]
-        held = self._bins[_bin(chunk.size)]
-        del held[bisect_left(held, (chunk.size, chunk.address))]
+        del self._order[bisect_left(self._order, (chunk.size, chunk.address))]
 
     def _add_region(self, size: int) -> None:
         number = len(self._regions)
         chunk = _Chunk(self._base - size, size, number)
         self._regions[number] = (size, chunk)
+        self._start = chunk.address
         self._base -= size + ALIGNMENT  # regions never touch
         self._remember(chunk)
 
@@ -150,8 +156,3 @@ class BfcAllocator:
             self._forget(chunk)
             self._regions[number] = (0, chunk)
         return True
-
-
-def _bin(size: int) -> int:
-    """The number of the bin for chunks of ``size`` bytes: bin n starts at 256 x 2^n."""
-    return min(_BINS - 1, max(size, ALIGNMENT).bit_length() - 9)

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from memviz.estimation import kernels
 from memviz.estimation.graph import Node, StepGraph
+from memviz.models.patching import patched
 from memviz.profile import INPUT, LOSS, METRICS, OPTIMIZER, UNATTRIBUTED, Category
 
 _GRADIENT = "gradient_tape/"
@@ -29,14 +30,20 @@ class Owner(NamedTuple):
 
 
 @contextmanager
-def scopes_noted(model: Any) -> Iterator[dict[str, str]]:
-    """While a step of this model is traced: the path of each name scope -> the row of the profile it belongs to."""
+def scopes_noted() -> Iterator[dict[str, str]]:
+    """While a step is traced by this thread: the path of each name scope -> the row of the profile it belongs to."""
     from keras.src.backend.tensorflow.core import name_scope
 
     scopes: dict[str, str] = {}
     token = _SCOPES.set(scopes)
-    original = name_scope.__enter__
+    try:
+        with patched(name_scope, {"__enter__": _entering}):
+            yield scopes
+    finally:
+        _SCOPES.reset(token)
 
+
+def _entering(original: Any) -> Any:
     def enter(scope: Any) -> Any:
         entered = original(scope)
         noted = _SCOPES.get()
@@ -44,12 +51,7 @@ def scopes_noted(model: Any) -> Iterator[dict[str, str]]:
             _note(scope, noted)
         return entered
 
-    name_scope.__enter__ = enter
-    try:
-        yield scopes
-    finally:
-        name_scope.__enter__ = original
-        _SCOPES.reset(token)
+    return enter
 
 
 def _note(scope: Any, scopes: dict[str, str]) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from memviz.estimation.allocator import BfcAllocator, OutOfMemoryError
+from memviz.estimation.allocator import FIRST_REGION_BYTES, BfcAllocator, OutOfMemoryError
 from memviz.estimation.attribution import Owner, layers_of, owners, scopes_noted, variable_owners
 from memviz.estimation.executor import execute
 from memviz.estimation.graph import step_graph
@@ -24,7 +24,6 @@ T = TypeVar("T")
 STEPS = 5  # as many as a trial runs by default; the steady step is the median of the third and later ones
 # How many orders of execution are played (executor.py): as many as take a bearable time, in nodes, within these ends.
 _FEWEST_ORDERS, _MOST_ORDERS, _ORDERED_NODES = 3, 7, 20_000
-_FIRST_REGION = 2 * MIB  # the reference device has one beside the region proper (measurement/device.py)
 _SMALL = 4096  # what an unknown initializer does for a weight of so few bytes is not worth a word
 _ROOMY = 1 << 46  # more than any device has
 
@@ -71,14 +70,11 @@ def estimate(
         batch_size=batch_size, optimizer=optimizer, loss=loss, dtype_policy=dtype_policy, jit_compile=jit_compile,
         device=device, budget=budget, memory_growth=memory_growth, inputs=inputs,
     )  # fmt: skip
-    return estimate_network(Network.of(network), setup)
+    return estimate_traced(trace_training(Network.of(network), setup), setup)
 
 
-def estimate_network(network: Network, setup: TrainingSetup) -> Estimate:
-    """The estimate of a network under a setup; see `estimate`."""
-    if setup.jit_compile is True:
-        raise ValueError("jit_compile=True cannot be estimated yet; use jit_compile=False, or measure it.")
-    traced = trace_training(network, setup)
+def estimate_traced(traced: Traced, setup: TrainingSetup) -> Estimate:
+    """The estimate within a setup's budget, of what was traced under this setup or one with another budget."""
     by_order = [_peaks(lines, _allocator(setup, _ROOMY)) for lines in traced.scripts]
     ranges = {phase: (min(p[phase] for p in by_order), max(p[phase] for p in by_order)) for phase in by_order[0]}
     usual = sorted(zip(by_order, traced.scripts, strict=True), key=lambda pair: pair[0]["steady_step"])
@@ -95,16 +91,19 @@ def estimate_network(network: Network, setup: TrainingSetup) -> Estimate:
 def trace_training(network: Network, setup: TrainingSetup) -> Traced:
     """Build without storage, trace one step, and let TensorFlow optimize its graph. Nothing is allocated or executed.
 
-    Raises ValueError where the network cannot be built or its step cannot be traced.
+    Raises ValueError where the network cannot be built or its step cannot be traced. What depends on the budget, on
+    memory growth or on the device's name is not in it.
     """
     import tensorflow as tf
 
+    if setup.jit_compile is True:
+        raise ValueError("jit_compile=True cannot be estimated yet; use jit_compile=False, or measure it.")
     with abstract_weights() as made, tf.device("CPU:0"):
         model = compiled_model(network, setup)
         built = len(made)
         specs = batch_specs(model, setup.batch_size, setup.inputs)
         build_slots(model)
-        with scopes_noted(model) as scopes:
+        with scopes_noted() as scopes:
             concrete = _trace(model, specs)
         graph = step_graph(concrete)
         rows = variable_owners(model, made)
@@ -179,7 +178,7 @@ def _steady(runs: Sequence[T], peak: Callable[[T], int]) -> T:
 
 
 def _allocator(setup: TrainingSetup, limit_bytes: int) -> BfcAllocator:
-    regions = None if setup.memory_growth else (_FIRST_REGION, limit_bytes)
+    regions = None if setup.memory_growth else (FIRST_REGION_BYTES, limit_bytes)
     return BfcAllocator(limit_bytes, regions)
 
 
@@ -190,17 +189,23 @@ def _required_bytes(scripts: Sequence[Sequence[Line]], by_order: Sequence[Mappin
     """
     highest = sorted(zip(by_order, scripts, strict=True), key=lambda pair: max(pair[0].values()))[-2:]
 
-    def survived(limit_bytes: int) -> bool:
+    def reach(limit_bytes: int) -> int:
+        """How much of the region is used from its start; 0 where memory runs out."""
+        allocators = [BfcAllocator(limit_bytes, (FIRST_REGION_BYTES, limit_bytes)) for _ in highest]
         try:
-            return all(peaks(lines, BfcAllocator(limit_bytes, (_FIRST_REGION, limit_bytes))) for _, lines in highest)
+            for (_, lines), allocator in zip(highest, allocators, strict=True):
+                peaks(lines, allocator)
         except OutOfMemoryError:
-            return False
+            return 0
+        return max(allocator.reach_bytes for allocator in allocators)
 
     high = max(highest[-1][0].values())
     low = high - 1
-    while not survived(high):
+    if not reach(high):  # what is used where there is all the room mostly suffices
+        low, high = high, reach(_ROOMY)
+    while not reach(high):
         low, high = high, high + max(high // 16, MIB)
     while high - low > max(high // 500, 4096):
         middle = (low + high) // 2
-        low, high = (low, middle) if survived(middle) else (middle, high)
+        low, high = (low, middle) if reach(middle) else (middle, high)
     return high

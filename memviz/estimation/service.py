@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import functools
 import threading
+from dataclasses import replace
 
 from memviz.child.process import ChildEndedError, ChildProcess
 from memviz.estimation.result import Estimate
@@ -35,14 +36,16 @@ class EstimationService:
         Raises what the estimate itself raises for a network or setup that is not possible (ValueError, TypeError), and
         RuntimeError where the child ended meanwhile, or `close` was called; the next call starts another.
         """
-        question = packed(network, setup)
+        within = {"budget_bytes": setup.budget_bytes, "memory_growth": setup.memory_growth, "device": setup.device}
+        # Apart from these three, so that the child knows what it has traced already.
+        question = packed(network, replace(setup, budget_bytes=None, memory_growth=False, device=None))
         with self._asking:
             idle = self._child
             if idle is not None and idle.ended:
                 self.close()
             child = self.start()
             try:
-                child.send({"question": question})
+                child.send({"question": question, "within": within})
                 answer = child.receive()
             except BaseException as error:  # also Ctrl-C: the answer would be taken for the next one's
                 code = child.kill()

@@ -17,17 +17,13 @@ _SHAPE = re.compile(r"allocating tensor with shape\s*\[([\d,]*)\] and type (\w+)
 # Inside a function the node is named; the wrapper that an eager op runs in is called {{function_node ...}}.
 _OP = re.compile(r"(?:\{\{node |\[Op:)([^\]}]+)")
 _DTYPES = {"float": "float32", "double": "float64", "half": "float16"}  # TensorFlow's C++ names where they differ
-_WAYS_OUT = {
-    "build": "Way out: a larger budget, or fewer parameters (pooling before Flatten, a smaller Dense).",
-    "first_step": "Way out: a larger budget, a smaller batch, fewer parameters, or an optimizer with fewer slots.",
-    "steady_step": "Way out: a larger budget, a smaller batch, or fewer parameters.",
-}
 
 
 @dataclass(frozen=True)
 class Failure:
     """The request that could not be served. shape in elements, sizes in bytes; None or "" where the error is silent.
 
+    in_graph: it belongs to the step's graph; else it ran by itself, as when weights and slots are made.
     Where the trial was recorded: in_use_bytes at that moment, free_bytes that nobody held, largest_free_bytes of them
     in one piece.
     """
@@ -38,6 +34,7 @@ class Failure:
     dtype: str = ""
     requested_bytes: int | None = None
     limit_bytes: int | None = None
+    in_graph: bool = False
     in_use_bytes: int | None = None
     free_bytes: int | None = None
     largest_free_bytes: int | None = None
@@ -46,7 +43,7 @@ class Failure:
 def parse_failure(text: str, phase: str, limit_bytes: int | None) -> Failure:
     """The failure that the message of a `ResourceExhaustedError` describes."""
     op, asked = _OP.search(text), _SHAPE.search(text)
-    failure = Failure(phase, op.group(1) if op else "", limit_bytes=limit_bytes)
+    failure = Failure(phase, op.group(1) if op else "", limit_bytes=limit_bytes, in_graph="{{node " in text)
     if asked is None:
         return failure
     shape = tuple(int(n) for n in asked.group(1).split(",") if n)
@@ -54,8 +51,8 @@ def parse_failure(text: str, phase: str, limit_bytes: int | None) -> Failure:
     return replace(failure, shape=shape, dtype=dtype, requested_bytes=tensor_bytes(shape, dtype))
 
 
-def failure_sentences(failure: Failure) -> str:
-    """The failure in words: phase, operation, what it asked for, the limit, and the way out."""
+def failure_sentences(failure: Failure, batch_size: int) -> str:
+    """The failure in words: phase, operation, what it asked for, the limit, and the ways out that can help."""
     asked = "could not get its memory"
     if failure.shape is not None and failure.requested_bytes is not None:
         shape = " x ".join(f"{n:,}" for n in failure.shape) or "a scalar"
@@ -64,5 +61,11 @@ def failure_sentences(failure: Failure) -> str:
     if failure.free_bytes is not None and failure.largest_free_bytes is not None:
         largest = format_bytes(failure.largest_free_bytes)
         limit += f", of which {format_bytes(failure.free_bytes)} were free, {largest} of them in one piece"
-    what = f"{failure.op or 'an operation'} {asked}{limit}. {_WAYS_OUT.get(failure.phase, '')}"
-    return f"Out of memory in {PHASE_WORDS[failure.phase]}: {what}".strip()
+    ways = ["a larger budget"]
+    if failure.in_graph and batch_size > 1:
+        ways.append("a smaller batch")
+    if failure.phase != "build":
+        ways.append("an optimizer with fewer slots")
+    what = f"{failure.op or 'an operation'} {asked}{limit}. Way out: {', '.join(ways)}"
+    fewer = "or fewer parameters (pooling before Flatten, a smaller Dense)"
+    return f"Out of memory in {PHASE_WORDS[failure.phase]}: {what}, {fewer}."

@@ -79,7 +79,7 @@ class Recorder:
     def traced(self, model: Any, step: Any) -> Iterator[None]:
         """The first call of the step function happens inside: which layer makes which op is noted."""
         self._model = model
-        with attribution.scopes_noted(model) as self._scopes:
+        with attribution.scopes_noted() as self._scopes:
             try:
                 yield
             finally:

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from memviz.child.machine import available_bytes, chosen_device
 from memviz.child.process import ChildEndedError, ChildProcess
+from memviz.estimation.allocator import FIRST_REGION_BYTES
 from memviz.interchange import profile_from_dict
 from memviz.measurement.failure import PHASE_WORDS, Failure, failure_sentences, parse_failure
 from memviz.models.network import Network, packed
@@ -28,8 +29,6 @@ Timeout = float | Mapping[str, float] | None
 HOST_RESERVE_BYTES = 3 * GIB // 2
 FIRST_STEADY_STEP = 3  # two steps warm up
 RECORDED_STEP = 4  # after the first and two that warm up
-# Before the region proper TensorFlow takes one of 2 MiB for its own small tensors; the limit is raised by as much.
-FIRST_REGION_BYTES = 2 * MIB
 _SENTENCES = {
     "cancelled": "Cancelled in {where}.",
     "crashed": "The trial failed in {where}: {why}",
@@ -256,7 +255,7 @@ class RunningTrial:
         if "at_failure" in recorded:
             alive = profile_from_dict(recorded["at_failure"])
             failure = dataclasses.replace(failure, in_use_bytes=alive.peak_bytes, **recorded["free"])
-        error = " ".join([failure_sentences(failure), recorded.get("note", "")]).strip()
+        error = " ".join([failure_sentences(failure, self._setup.batch_size), recorded.get("note", "")]).strip()
         return {"status": status, "error": error, "failure": failure, "at_failure": alive}
 
     def _ended_by_itself(self, code: int) -> dict[str, Any]:
@@ -295,6 +294,7 @@ def environment(device: str, limit_bytes: int | None, memory_growth: bool) -> di
     if device != REFERENCE:
         return {"TF_FORCE_GPU_ALLOW_GROWTH": "true" if memory_growth else "false"}
     assert limit_bytes is not None
+    # Before the region proper TensorFlow takes a small one for its own tensors; the limit is raised by as much.
     room = limit_bytes if memory_growth else limit_bytes + FIRST_REGION_BYTES
     return {
         "CUDA_VISIBLE_DEVICES": "",
@@ -317,7 +317,7 @@ def host_limit(network: Network, setup: TrainingSetup, free_bytes: int) -> int:
 
     free_bytes: of the host's memory. Raises HostMemoryError where training needs more.
     """
-    budget, promise = setup.budget_bytes, (free_bytes - HOST_RESERVE_BYTES) // MIB * MIB
+    budget, promise = setup.budget_bytes, max(0, free_bytes - HOST_RESERVE_BYTES) // MIB * MIB
     if budget is not None and budget < MIB:
         raise ValueError(f"A budget of {budget} B is not possible; the reference device needs at least 1 MiB.")
     if budget is not None and budget <= promise:

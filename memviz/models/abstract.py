@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 import random
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
+
+from memviz.models.patching import patched
 
 PRIVATE_NAMES = (
     "keras.src.backend.tensorflow.core:Variable._initialize",
@@ -26,9 +27,6 @@ PRIVATE_NAMES = (
 
 # The variables made so far in the context that asked for none of their storage; None outside of one.
 _ABSTRACT: ContextVar[list[Any] | None] = ContextVar("memviz_abstract_weights", default=None)
-_patch_lock = threading.Lock()
-_patch_users = 0
-_originals: dict[str, Any] = {}
 _LARGEST_VALUE = 16_384  # elements of a buffer whose values a layer may read while it is built
 
 
@@ -42,7 +40,9 @@ def abstract_weights() -> Iterator[list[Any]]:
     On leaving, the random state of Python, numpy and TensorFlow and Keras' global state (name counters, dtype policy,
     seed generator) are what they were before. Other threads that build models meanwhile get real weights.
     """
-    with _caller_state_kept(), _variables_patched():
+    from keras.src.backend.tensorflow.core import Variable
+
+    with _caller_state_kept(), patched(Variable, _REPLACEMENTS):
         made: list[Any] = []
         token = _ABSTRACT.set(made)
         try:
@@ -66,86 +66,75 @@ def initializer_of(variable: Any) -> Any:
     return getattr(variable, "_memviz_initializer", None)
 
 
-@contextmanager
-def _variables_patched() -> Iterator[None]:
-    """Keras' Variable initializes as below, until the last of the threads that want it so has left."""
-    global _patch_users
-    from keras.src.backend.tensorflow.core import Variable
+def _initialize(original: Any) -> Any:
+    """For Keras' `Variable._initialize`: a handle in place of a value."""
 
-    with _patch_lock:
-        if _patch_users == 0:
-            for name, replacement in _REPLACEMENTS.items():
-                if name in vars(Variable):  # `value` is inherited
-                    _originals[name] = vars(Variable)[name]
-                setattr(Variable, name, replacement)
-        _patch_users += 1
-    try:
-        yield
-    finally:
-        with _patch_lock:
-            _patch_users -= 1
-            if _patch_users == 0:
-                for name in _REPLACEMENTS:
-                    delattr(Variable, name)
-                for name, original in _originals.items():
-                    setattr(Variable, name, original)
+    def initialize(variable: Any, value: Any) -> None:
+        made = _ABSTRACT.get()
+        if made is None:
+            original(variable, value)
+            return
+        from tensorflow.python.ops.resource_variable_ops import UninitializedVariable
+
+        # A callable is an initializer that was not run yet: Keras knows the shape already. Else a value was given.
+        shape = variable._shape if callable(value) else value.shape
+        told = {"dtype": variable._dtype, "trainable": variable.trainable, "name": variable.name}
+        variable._value = UninitializedVariable(shape=shape, **told)
+        variable._memviz_abstract = True
+        made.append(variable)
+
+    return initialize
 
 
-def _initialize(variable: Any, value: Any) -> None:
-    """Stands in for Keras' `Variable._initialize`; acts only in the context that asked for it."""
-    made = _ABSTRACT.get()
-    if made is None:
-        _originals["_initialize"](variable, value)
-        return
-    from tensorflow.python.ops.resource_variable_ops import UninitializedVariable
+def _initialize_with_initializer(original: Any) -> Any:
+    """For Keras' method of this name, which hands the initializer on as a function without arguments."""
 
-    # A callable is an initializer that was not run yet: Keras knows the shape already. Else a value was given.
-    shape = variable._shape if callable(value) else value.shape
-    told = {"dtype": variable._dtype, "trainable": variable.trainable, "name": variable.name}
-    variable._value = UninitializedVariable(shape=shape, **told)
-    variable._memviz_abstract = True
-    made.append(variable)
+    def initialize(variable: Any, initializer: Any) -> None:
+        if building_abstractly():
+            variable._memviz_initializer = initializer
+        original(variable, initializer)
+
+    return initialize
 
 
-def _initialize_with_initializer(variable: Any, initializer: Any) -> None:
-    """Stands in for Keras' method of this name, which hands the initializer on as a function without arguments."""
-    if _ABSTRACT.get() is not None:
-        variable._memviz_initializer = initializer
-    _originals["_initialize_with_initializer"](variable, initializer)
-
-
-def _direct_assign(variable: Any, value: Any) -> None:
-    """Stands in for Keras' `Variable._direct_assign`: pretrained values loaded into an abstract weight need no room.
+def _direct_assign(original: Any) -> Any:
+    """For Keras' `Variable._direct_assign`: pretrained values loaded into an abstract weight need no room.
 
     Assignments in a graph are part of what is traced and stay.
     """
-    import tensorflow as tf
 
-    if _ABSTRACT.get() is not None and is_abstract(variable) and tf.executing_eagerly():
-        return
-    _originals["_direct_assign"](variable, value)
+    def assign(variable: Any, value: Any) -> None:
+        import tensorflow as tf
+
+        if not (building_abstractly() and is_abstract(variable) and tf.executing_eagerly()):
+            original(variable, value)
+
+    return assign
 
 
-def _value(variable: Any) -> Any:
-    """Stands in for Keras' property `Variable.value`: a small buffer that a layer reads while it is built, such as the
-    mean of a Normalization, gets its storage then.
+def _value(original: Any) -> Any:
+    """For Keras' property `Variable.value`: a small buffer that a layer reads while it is built, such as the mean of a
+    Normalization, gets its storage then.
     """
-    import tensorflow as tf
-    from keras.src.backend.common.variables import Variable as KerasVariable
 
-    initializer = initializer_of(variable)
-    if _ABSTRACT.get() is not None and initializer is not None and tf.executing_eagerly():
-        small = not variable.trainable and math.prod(variable._shape) <= _LARGEST_VALUE
-        if small and not variable._value.is_initialized():
-            variable._value.assign(initializer(variable._shape, dtype=variable._dtype))
-    return KerasVariable.value.fget(variable)
+    def value(variable: Any) -> Any:
+        import tensorflow as tf
+
+        initializer = initializer_of(variable)
+        if initializer is not None and building_abstractly() and tf.executing_eagerly():
+            small = not variable.trainable and math.prod(variable._shape) <= _LARGEST_VALUE
+            if small and not variable._value.is_initialized():
+                variable._value.assign(initializer(variable._shape, dtype=variable._dtype))
+        return original.fget(variable)
+
+    return property(value)
 
 
-_REPLACEMENTS: dict[str, Any] = {
+_REPLACEMENTS = {
     "_initialize": _initialize,
     "_initialize_with_initializer": _initialize_with_initializer,
     "_direct_assign": _direct_assign,
-    "value": property(_value),
+    "value": _value,
 }
 
 

@@ -1,10 +1,11 @@
 import importlib
+from dataclasses import replace
 
 import keras
 import networks
 import pytest
 
-from memviz.estimation.graph import nodes_of, step_graph
+from memviz.estimation.graph import TensorType, nodes_of, step_graph
 from memviz.models.abstract import abstract_weights
 from memviz.models.network import Network
 from memviz.models.training import batch_specs, build_slots, compiled_model, step_function
@@ -12,6 +13,7 @@ from memviz.setup import TrainingSetup
 
 PRIVATE_NAMES = (
     ("tensorflow.python.grappler.tf_optimizer", "OptimizeGraph"),
+    ("tensorflow.python.grappler.item", "Item"),
     ("tensorflow.python.framework.function_def_to_graph", "function_def_to_graph_def"),
     ("keras.src.backend.tensorflow.core", "name_scope"),
 )
@@ -38,7 +40,24 @@ def executed(network, setup):
     finally:
         context.context().disable_graph_collection()
     (graph,) = metadata.function_graphs[-1].partition_graphs
-    return nodes_of(graph)
+    types = imported_types(graph)
+    return [replace(node, outputs=types[node.name]) for node in nodes_of(graph)]
+
+
+def imported_types(graph):
+    """Shapes and dtypes as TensorFlow gives them on import, with what the graph itself says of them."""
+    import tensorflow as tf
+
+    imported = tf.Graph()
+    with imported.as_default():
+        tf.import_graph_def(graph, name="")
+    return {
+        op.name: tuple(
+            TensorType(tuple(t.shape) if t.shape.is_fully_defined() else None, t.dtype.base_dtype.name)
+            for t in op.outputs
+        )
+        for op in imported.get_operations()
+    }
 
 
 def traced(network, setup):

@@ -4,6 +4,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 
 import psutil
 import pytest
@@ -36,9 +37,18 @@ def slow():
 
 
 def test_it_answers_what_a_script_would_get(service):
-    from memviz.estimation.estimate import estimate_network
+    from memviz.estimation.estimate import estimate_traced, trace_training
 
-    assert service.estimate(DIGITS, SETUP) == estimate_network(DIGITS, SETUP)
+    assert service.estimate(DIGITS, SETUP) == estimate_traced(trace_training(DIGITS, SETUP), SETUP)
+
+
+@pytest.mark.parametrize("within", [{"budget_bytes": 64 << 20}, {"budget_bytes": 1 << 20}, {"memory_growth": True}])
+def test_another_budget_is_answered_from_the_same_trace(service, within):
+    from memviz.estimation.estimate import estimate_traced, trace_training
+
+    setup = replace(SETUP, **within)
+    service.estimate(DIGITS, SETUP)
+    assert service.estimate(DIGITS, setup) == estimate_traced(trace_training(DIGITS, setup), setup)
 
 
 def test_the_child_stays_warm_and_sees_no_gpu(service):

@@ -39,7 +39,7 @@ def test_a_scalar_and_a_silent_error():
 
 
 def test_the_sentences_name_phase_operation_shape_limit_and_way_out():
-    text = failure_sentences(parse_failure(EAGER, "build", 9513 * 2**20))
+    text = failure_sentences(parse_failure(EAGER, "build", 9513 * 2**20), 32)
     for part in (
         "the build",
         "AddV2",
@@ -50,5 +50,14 @@ def test_the_sentences_name_phase_operation_shape_limit_and_way_out():
         "Way out: a larger budget",
     ):
         assert part in text
-    silent = failure_sentences(Failure("first_step", "Mul"))
+    silent = failure_sentences(Failure("first_step", "Mul"), 32)
     assert silent.startswith("Out of memory in the first step: Mul could not get its memory. Way out:")
+
+
+def test_only_ways_out_that_can_help_are_named():
+    slots, step = parse_failure(EAGER, "first_step", None), parse_failure(IN_A_FUNCTION, "steady_step", None)
+    assert "batch" not in failure_sentences(slots, 32)  # the slots are as large for any batch
+    assert "optimizer" in failure_sentences(slots, 32)
+    assert "a smaller batch" in failure_sentences(step, 2)
+    assert "batch" not in failure_sentences(step, 1)
+    assert "optimizer" not in failure_sentences(parse_failure(EAGER, "build", None), 1)

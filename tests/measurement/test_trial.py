@@ -332,6 +332,11 @@ def test_a_trial_that_the_host_cannot_hold_is_refused_with_the_numbers(budget, n
         limit_of(budget, 8 * GIB)
 
 
+def test_a_host_without_the_reserve_has_nothing_free():
+    with pytest.raises(HostMemoryError, match=r"has 0 B free"):
+        limit_of("1 GiB", -GIB)
+
+
 def test_a_trial_that_no_host_can_hold_does_not_start():
     huge = dataclasses.replace(presets.bird_audio, dense=(128_000,))
     with pytest.raises(HostMemoryError, match=r"would need .* TiB of memory and this machine has .* free"):

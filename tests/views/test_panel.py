@@ -5,12 +5,16 @@ import sys
 import threading
 import time
 
+import comm
 import pytest
 
 import memviz
 from memviz.estimation.service import shared_service
 from memviz.models import presets
 from memviz.models.network import Network
+from memviz.views.explorer.panel import Chart
+from memviz.views.explorer.state import state_of
+from memviz.views.figures import layer_figure
 
 
 @pytest.fixture
@@ -46,6 +50,49 @@ def test_until_a_trial_has_run_the_second_figure_is_the_estimated_step(panel):
     (shown,) = panel._course_box.children
     assert shown is panel.step
     assert max(next(t for t in shown.data if t.name == "estimated").y) == panel.estimate.peak_bytes
+
+
+def test_a_chart_is_told_to_the_browser_with_its_data(panel, monkeypatch):
+    told, create = [], comm.create_comm
+    monkeypatch.setattr(
+        comm, "create_comm", lambda **told_of: told.append(told_of["data"]["state"]) or create(**told_of)
+    )
+    chart = Chart(layer_figure(panel.estimate.profile))
+    assert not [state for state in told if "_widget_data" in state]
+    chart.open()
+    (state,) = [state for state in told if "_widget_data" in state]
+    assert [trace["name"] for trace in state["_widget_data"]] == [trace.name for trace in chart.data]
+    chart.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "values"), [("batch_size", (2, 5, 8)), ("height", (31, 30, 29)), ("optimizer", ("sgd", "adam", "adamw"))]
+)
+def test_the_answer_to_one_more_move_of_the_same_knob_is_ready(panel, monkeypatch, name, values):
+    field = panel.knobs.fields[name]
+    for value in values[:2]:
+        field.value = value
+    asked = state_of(panel.knobs.values({field: values[2]}), presets.digits).question
+    wait_for(lambda: panel.knobs.ahead() is not None and panel.state is panel._looked_ahead_from)
+    assert state_of(panel.knobs.ahead(), presets.digits).question == asked
+    wait_for(lambda: not [t for t in threading.enumerate() if t.name == "memviz-ahead"])
+    monkeypatch.setattr(shared_service(), "estimate", None)  # nothing can be asked any more
+    field.value = values[2]
+    wait_for(lambda: panel._drawn.question == asked)
+
+
+def test_one_more_block_looks_like_the_last_one(panel):
+    panel.knobs.count.value = 3
+    (*_, last, ahead) = panel.knobs.ahead()["blocks"]
+    assert ahead == last
+    assert len(panel.knobs.ahead()["blocks"]) == 4
+
+
+def test_nothing_is_ahead_of_an_end_or_a_switch(panel):
+    assert panel.knobs.ahead() is None
+    for field, value in (("memory_growth", True), ("log", True), ("budget", "1 GiB"), ("head", "global_max")):
+        panel.knobs.fields[field].value = value
+        assert panel.knobs.ahead() is None
 
 
 def test_the_latest_of_many_changes_wins(panel):

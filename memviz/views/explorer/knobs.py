@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import ipywidgets as w
@@ -26,6 +26,7 @@ class Knobs:
 
     def __init__(self, state: ExplorerState, moved: Callable[[str | None], None]) -> None:
         self._moved, self._quiet = moved, False
+        self._last: tuple[w.Widget, Any] | None = None  # the control moved last, and its value before
         values = knobs_of(state)
         self.fields = f = _fields(values)
         rows = max(MOST_BLOCKS, len(values["blocks"]))
@@ -47,10 +48,26 @@ class Knobs:
             _heading("Device"), f["budget"], f["device"], f["memory_growth"],
         ]).add_class("memviz-knobs")  # fmt: skip
 
-    def values(self) -> dict[str, Any]:
-        """The values as `knobs_of` gives them; the state may still refuse them."""
-        blocks = [{name: field.value for name, field in b.items()} for b in self.blocks[: self.count.value]]
-        return {name: field.value for name, field in self.fields.items()} | {"blocks": blocks}
+    def values(self, instead: Mapping[w.Widget, Any] | None = None) -> dict[str, Any]:
+        """The values as `knobs_of` gives them, some ``instead`` of a control's own; the state may still refuse them."""
+
+        def read(fields: Mapping[str, w.Widget]) -> dict[str, Any]:
+            return {name: (instead or {}).get(field, field.value) for name, field in fields.items()}
+
+        last = max(self.count.value - 1, 0)
+        count = read({"count": self.count})["count"]
+        return read(self.fields) | {"blocks": [read(self.blocks[min(number, last)]) for number in range(count)]}
+
+    def ahead(self) -> dict[str, Any] | None:
+        """The values after one more move like the last one, of a number or along a list; None where there is none."""
+        if self._last is None:
+            return None
+        field, before = self._last
+        if isinstance(field, w.Dropdown):
+            values = [each[1] if isinstance(each, tuple) else each for each in field.options]
+            at = 2 * values.index(field.value) - values.index(before)
+            return self.values({field: values[at]}) if 0 <= at < len(values) else None
+        return self.values({field: 2 * field.value - before}) if type(field.value) is int else None
 
     def show(self, state: ExplorerState) -> None:
         """Set every control from a state."""
@@ -76,6 +93,7 @@ class Knobs:
     def _heard(self, change: dict[str, Any]) -> None:
         if self._quiet:
             return
+        self._last = None if change["owner"] is self.preset else (change["owner"], change["old"])
         if change["owner"] is self.count:  # a new block starts as a copy of the last one
             for new in range(max(change["old"], 1), change["new"]):
                 self._set([(field, self.blocks[new - 1][name].value) for name, field in self.blocks[new].items()])

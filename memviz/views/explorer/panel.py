@@ -37,6 +37,15 @@ from memviz.views.explorer.style import Manners
 FRAME_SECONDS = 0.2
 
 
+class Chart(go.FigureWidget):
+    """plotly's widget tells the browser of itself first and sends its data after: a busy page then draws it empty."""
+
+    def open(self) -> None:
+        """Tell the browser, once there are data; to be called again when the widget is made."""
+        if self._widget_data:
+            super().open()
+
+
 class Explorer:
     """An open panel. `state`, `estimate` and `trial` are what it shows; `close` ends its trial and its threads."""
 
@@ -49,6 +58,7 @@ class Explorer:
         self.course: go.FigureWidget | None = None
         self._base = self.state.network  # what no knob sets is as here
         self._wanted = self._drawn = self.state  # what the knobs say, and whose estimate is drawn
+        self._looked_ahead_from = self.state
         self._run = TrialRun(state=self.state)
         self._handle: RunningTrial | None = None
         self._closed = False
@@ -136,7 +146,6 @@ class Explorer:
     # The consumer: the one thread that writes
 
     def _consume(self) -> None:
-        _ = go.FigureWidget  # takes a second to import: now, while TensorFlow starts in the estimating child
         due_at = None  # when the trial's figure is to be drawn next
         while True:
             try:
@@ -150,6 +159,7 @@ class Explorer:
                 elif time.monotonic() >= due_at:
                     due_at = None
                     self._draw_trial()
+                    self._look_ahead()
             except Exception as error:  # it would vanish in JupyterLab
                 self._complain(f"The panel failed: {type(error).__name__}: {error}")
 
@@ -161,6 +171,19 @@ class Explorer:
             self.state = self._wanted
             self._complain("")
             self._draw_bars()
+
+    def _look_ahead(self) -> None:
+        """Have the answer ready to one more move of the same knob; never while a trial is measured."""
+        values = self.knobs.ahead()
+        if values is None or self.state is self._looked_ahead_from or self.start_button.disabled:
+            return
+
+        def ask() -> None:
+            with contextlib.suppress(Exception):  # nobody has asked yet
+                _estimate(*words.state_of(values, self._base).question)
+
+        threading.Thread(target=ask, name="memviz-ahead", daemon=True).start()
+        self._looked_ahead_from = self.state
 
     def _begin(self) -> None:
         known = self.estimate if self._drawn.question == self.state.question else None
@@ -227,7 +250,8 @@ def _estimate(network: ConvNet, setup: TrainingSetup) -> Estimate:
 def _shown(widget: go.FigureWidget | None, figure: go.Figure, box: w.Box) -> go.FigureWidget:
     """The widget, alone in a box, after it shows a figure, in one message; only what differs travels."""
     if widget is None:  # complete before it is a widget: earlier changes can be lost (plotly PR 4956)
-        widget = go.FigureWidget(figure)
+        widget = Chart(figure)
+        widget.open()
     if box.children != (widget,):
         box.children = (widget,)
     with widget.batch_update():
