@@ -73,7 +73,7 @@ def test_the_answer_to_one_more_move_of_the_same_knob_is_ready(panel, monkeypatc
     for value in values[:2]:
         field.value = value
     asked = state_of(panel.knobs.values({field: values[2]}), presets.digits).question
-    wait_for(lambda: panel.knobs.ahead() is not None and panel.state is panel._looked_ahead_from)
+    wait_for(lambda: panel._wanted is panel.state is panel._looked_ahead_from)
     assert state_of(panel.knobs.ahead(), presets.digits).question == asked
     wait_for(lambda: not [t for t in threading.enumerate() if t.name == "memviz-ahead"])
     monkeypatch.setattr(shared_service(), "estimate", None)  # nothing can be asked any more

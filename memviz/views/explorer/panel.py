@@ -58,7 +58,7 @@ class Explorer:
         self.course: go.FigureWidget | None = None
         self._base = self.state.network  # what no knob sets is as here
         self._wanted = self._drawn = self.state  # what the knobs say, and whose estimate is drawn
-        self._looked_ahead_from = self.state
+        self._looked_ahead_from: words.ExplorerState | None = None
         self._run = TrialRun(state=self.state)
         self._handle: RunningTrial | None = None
         self._closed = False
