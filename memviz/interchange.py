@@ -9,11 +9,12 @@ import csv
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
 from memviz.estimation.result import Estimate
+from memviz.failure import Failure
 from memviz.profile import Allocation, Category, MemoryProfile, Phase
 
 VERSION = 1
@@ -75,7 +76,10 @@ def load(path: str | Path) -> MemoryProfile:
 def estimate_to_dict(estimate: Estimate) -> dict[str, Any]:
     """An estimate as plain data, its profiles included; `estimate_from_dict` gives back an equal one."""
     phases = [(p.name, p.peak_bytes, p.profile and profile_to_dict(p.profile)) for p in estimate.phases.values()]
-    return _written(ESTIMATE, estimate) | {"phases": phases}
+    alive, failure = estimate.at_failure, estimate.failure
+    return _written(ESTIMATE, estimate) | {
+        "phases": phases, "failure": failure and asdict(failure), "at_failure": alive and profile_to_dict(alive),
+    }  # fmt: skip
 
 
 def estimate_from_dict(data: Mapping[str, Any]) -> Estimate:
@@ -85,6 +89,10 @@ def estimate_from_dict(data: Mapping[str, Any]) -> Estimate:
         phases = [Phase(name, peak, profile and profile_from_dict(profile)) for name, peak, profile in data["phases"]]
         record["phases"] = {phase.name: phase for phase in phases}
         record["peak_ranges"] = {name: tuple(ends) for name, ends in data["peak_ranges"].items()}
+        if record["failure"]:
+            shape = data["failure"]["shape"]
+            record["failure"] = Failure(**data["failure"] | {"shape": None if shape is None else tuple(shape)})
+            record["at_failure"] = profile_from_dict(data["at_failure"])
         return Estimate(**record)
 
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from memviz import interchange
 from memviz.estimation.result import Estimate
+from memviz.failure import Failure
 from memviz.profile import PHASES, Allocation, Category, MemoryProfile, Phase
 
 names = st.text(max_size=8)
@@ -54,7 +55,11 @@ def test_an_estimate_comes_back_equal(profile, required, with_profile):
     steady = Phase("steady_step", profile.peak_bytes, profile if with_profile else None)
     given_fields = {"phases": {"steady_step": steady}, "required_bytes": required, "largest_phase": "steady_step"}
     given_fields["peak_ranges"] = {"steady_step": (required, required + 1)}
-    others = {f.name: "mse" for f in fields(Estimate) if f.name not in given_fields}
+    if with_profile:
+        failure = Failure("build", "AddV2", (10, 10), "float32", 400, 300, weight="dense/kernel")
+        given_fields |= {"failure": failure, "at_failure": profile}
+    others = {"loss": "mse"}
+    assert {*given_fields, *others, "failure", "at_failure"} == {f.name for f in fields(Estimate)}
     estimate = Estimate(**given_fields, **others)
     assert interchange.estimate_from_dict(through_json(interchange.estimate_to_dict(estimate))) == estimate
 

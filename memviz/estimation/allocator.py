@@ -9,17 +9,11 @@ from bisect import bisect_left, insort
 
 ALIGNMENT = 256  # kMinAllocationSize: every chunk is a multiple
 LARGEST_PADDING = 128 << 20  # a chunk keeps its rest unless that is as large as the request, or this large
-FIRST_REGION_BYTES = 2 << 20  # the reference device has one of this size beside the region proper
 _FIRST_GROWTH = 2 << 20
 
 
 class OutOfMemoryError(Exception):
-    """No chunk, and no room for a region, serves the request. Sizes in bytes."""
-
-    def __init__(self, requested_bytes: int, in_use_bytes: int, largest_free_bytes: int) -> None:
-        super().__init__(requested_bytes)
-        self.requested_bytes, self.in_use_bytes = requested_bytes, in_use_bytes
-        self.largest_free_bytes = largest_free_bytes
+    """No chunk, and no room for a region, serves the request."""
 
 
 class _Chunk:
@@ -65,8 +59,7 @@ class BfcAllocator:
         if chunk is None and self._grows and self._give_back_free_regions(size) and self._extend(size):
             chunk = self._find(size)
         if chunk is None:
-            largest = self._order[-1][0] if self._order else 0
-            raise OutOfMemoryError(nbytes, self.in_use_bytes, largest)
+            raise OutOfMemoryError
         self.in_use_bytes += chunk.size
         if chunk.region == len(self._regions) - 1:
             self.reach_bytes = max(self.reach_bytes, chunk.address + chunk.size - self._start)
@@ -85,6 +78,12 @@ class BfcAllocator:
             self._join(before, chunk)
             chunk = before
         self._remember(chunk)
+
+    @property
+    def free_bytes(self) -> int:
+        """What nobody holds, regions that may still grow included."""
+        regions = sum(size for size, _ in self._regions.values())
+        return max(regions, self.limit_bytes) - self.in_use_bytes
 
     def free_chunks(self) -> list[tuple[int, int]]:
         """(bytes, address) of every free chunk, in the order of size."""

@@ -6,18 +6,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from memviz.estimation.allocator import FIRST_REGION_BYTES, BfcAllocator, OutOfMemoryError
+from memviz.estimation.allocator import BfcAllocator, OutOfMemoryError
 from memviz.estimation.attribution import Owner, layers_of, owners, scopes_noted, variable_owners
 from memviz.estimation.executor import execute
 from memviz.estimation.graph import step_graph
 from memviz.estimation.initializers import is_modelled, recipe
-from memviz.estimation.replay import Line, Training, Weight, peaks, run, script
+from memviz.estimation.replay import Line, RanOutError, Training, Weight, peaks, run, script
 from memviz.estimation.result import Estimate
+from memviz.failure import Failure
 from memviz.models.abstract import abstract_weights, initializer_of
 from memviz.models.network import Network
 from memviz.models.training import batch_specs, build_slots, compiled_model, loss_name, step_function
-from memviz.profile import MemoryProfile, Phase
-from memviz.setup import TrainingSetup
+from memviz.profile import Allocation, Category, MemoryProfile, Phase
+from memviz.setup import FIRST_REGION_BYTES, TrainingSetup
 from memviz.units import MIB, tensor_bytes
 
 T = TypeVar("T")
@@ -80,12 +81,16 @@ def estimate_traced(traced: Traced, setup: TrainingSetup) -> Estimate:
     usual = sorted(zip(by_order, traced.scripts, strict=True), key=lambda pair: pair[0]["steady_step"])
     _, lines = usual[len(usual) // 2]
     phases = _phases_within(traced, lines, setup, _ROOMY)
-    assert phases is not None
     largest = max(phases.values(), key=lambda phase: phase.peak_bytes).name
+    failure = alive = None
     if setup.budget_bytes is not None:
         # Within a budget the allocator finds other chunks; where it runs out, the phases are those without one.
-        phases = _phases_within(traced, lines, setup, setup.budget_bytes) or phases
-    return Estimate(phases, _required_bytes(traced.scripts, by_order), largest, traced.loss, ranges)
+        try:
+            phases = _phases_within(traced, lines, setup, setup.budget_bytes)
+        except RanOutError as error:
+            failure, alive = _failure(error, setup.budget_bytes), _profile(traced, setup, error.phase, error.alive)
+    required = _required_bytes(traced.scripts, by_order)
+    return Estimate(phases, required, largest, traced.loss, ranges, failure, alive)
 
 
 def trace_training(network: Network, setup: TrainingSetup) -> Traced:
@@ -150,20 +155,27 @@ def _fed(spec: Any) -> tuple[int, tuple[int, ...], str]:
     return tensor_bytes(shape, dtype), shape, dtype
 
 
-def _phases_within(
-    traced: Traced, lines: Sequence[Line], setup: TrainingSetup, limit_bytes: int
-) -> dict[str, Phase] | None:
-    """The phases as the allocator would run them within a limit; None where it runs out of memory."""
-    described = setup.describe() | {"loss": traced.loss}
-    try:
-        profiles = [
-            MemoryProfile(phase, "estimated", allocations, traced.layers, described, traced.not_counted)
-            for phase, allocations in run(lines, _allocator(setup, limit_bytes))
-        ]
-    except OutOfMemoryError:
-        return None
+def _phases_within(traced: Traced, lines: Sequence[Line], setup: TrainingSetup, limit_bytes: int) -> dict[str, Phase]:
+    """The phases as the allocator would run them within a limit. Raises RanOutError."""
+    profiles = [_profile(traced, setup, *phase) for phase in run(lines, _allocator(setup, limit_bytes))]
     kept = (profiles[0], profiles[1], _steady(profiles, lambda profile: profile.peak_bytes))
     return {profile.phase: Phase(profile.phase, profile.peak_bytes, profile) for profile in kept}
+
+
+def _profile(traced: Traced, setup: TrainingSetup, phase: str, allocations: tuple[Allocation, ...]) -> MemoryProfile:
+    described = setup.describe() | {"loss": traced.loss}
+    return MemoryProfile(phase, "estimated", allocations, traced.layers, described, traced.not_counted)
+
+
+def _failure(error: RanOutError, limit_bytes: int) -> Failure:
+    purpose = error.wanted.purpose
+    assert purpose is not None
+    shape = purpose.shape or ()
+    weights = {a.shape: a.op for a in error.alive if a.category == Category.PARAMETER and len(shape) > 1}
+    return Failure(
+        error.phase, purpose.op, shape, purpose.dtype, error.wanted.nbytes, limit_bytes, error.in_graph,
+        weights.get(shape, ""), error.in_use_bytes, min(error.free_bytes, limit_bytes), error.largest_free_bytes,
+    )  # fmt: skip
 
 
 def _peaks(lines: Sequence[Line], allocator: BfcAllocator) -> dict[str, int]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
-from memviz.estimation.allocator import BfcAllocator
+from memviz.estimation.allocator import BfcAllocator, OutOfMemoryError
 from memviz.estimation.attribution import Owner
 from memviz.estimation.graph import StepGraph
 from memviz.estimation.initializers import WEIGHT
@@ -108,12 +108,24 @@ def peaks(lines: Sequence[Line], allocator: BfcAllocator) -> list[int]:
     return found
 
 
+class RanOutError(Exception):
+    """The allocator could not serve a request: what it was for, what was alive, and how much was free, in bytes."""
+
+    def __init__(self, phase: str, wanted: Line, alive: tuple[Allocation, ...], allocator: BfcAllocator) -> None:
+        super().__init__(phase)
+        self.phase, self.wanted, self.alive = phase, wanted, alive
+        self.in_graph = isinstance(wanted.key, tuple) and wanted.key[0] == "block"
+        self.in_use_bytes, self.free_bytes = allocator.in_use_bytes, allocator.free_bytes
+        self.largest_free_bytes = max((size for size, _ in allocator.free_chunks()), default=0)
+
+
 def run(lines: Sequence[Line], allocator: BfcAllocator) -> Iterator[tuple[str, tuple[Allocation, ...]]]:
-    """Each phase's name and its allocations, those that were there before included. Raises OutOfMemoryError."""
+    """Each phase's name and its allocations, those that were there before included. Raises RanOutError."""
     held: dict[Hashable, _Held] = {}
     done: list[Allocation] = []
     position, phase = 0, ""
-    for say, key, nbytes, purpose, new_key in lines:
+    for line in lines:
+        say, key, nbytes, purpose, new_key = line
         if say == Say.PHASE:
             if phase:
                 yield phase, _all(done, held)
@@ -124,7 +136,10 @@ def run(lines: Sequence[Line], allocator: BfcAllocator) -> Iterator[tuple[str, t
         position += 1
         if say == Say.ALLOCATE:
             assert purpose is not None
-            held[key] = _Held(*allocator.allocate(nbytes), nbytes, position, purpose)
+            try:
+                held[key] = _Held(*allocator.allocate(nbytes), nbytes, position, purpose)
+            except OutOfMemoryError:
+                raise RanOutError(phase, line, _all([], held), allocator) from None
             continue
         one = held.pop(key)
         done.append(one.record(position))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from memviz.failure import Failure
 from memviz.profile import MemoryProfile, Phase
 
 
@@ -16,6 +17,8 @@ class Estimate:
     in which they all complete. largest_phase: the phase that decides it. loss: the loss that was used.
     peak_ranges: phase -> (lowest, highest peak in bytes): TensorFlow starts a step's inputs in an order that differs
     from process to process, and the same network may peak differently for it. required_bytes suffices for either.
+    failure, at_failure: where the budget does not suffice, the first request that it cannot serve, and what is alive
+    at that moment; the phases are then those without a budget.
     """
 
     phases: Mapping[str, Phase]
@@ -23,6 +26,8 @@ class Estimate:
     largest_phase: str
     loss: str
     peak_ranges: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    failure: Failure | None = None
+    at_failure: MemoryProfile | None = None
 
     @property
     def profile(self) -> MemoryProfile:

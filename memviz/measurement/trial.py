@@ -14,12 +14,11 @@ from typing import Any, Literal
 
 from memviz.child.machine import available_bytes, chosen_device
 from memviz.child.process import ChildEndedError, ChildProcess
-from memviz.estimation.allocator import FIRST_REGION_BYTES
+from memviz.failure import PHASE_WORDS, Failure, failure_sentences, parse_failure
 from memviz.interchange import profile_from_dict
-from memviz.measurement.failure import PHASE_WORDS, Failure, failure_sentences, parse_failure
 from memviz.models.network import Network, packed
 from memviz.profile import MemoryProfile, Phase
-from memviz.setup import REFERENCE, TrainingSetup, unknown_name, whole_number
+from memviz.setup import FIRST_REGION_BYTES, REFERENCE, TrainingSetup, unknown_name, whole_number
 from memviz.units import GIB, MIB, format_bytes
 
 Status = Literal["completed", "out_of_memory", "host_out_of_memory", "cancelled", "timed_out", "crashed"]
@@ -247,11 +246,14 @@ class RunningTrial:
     def _outcome(self, status: Status, why: str = "") -> dict[str, Any]:
         return {"status": status, "error": _SENTENCES[status].format(where=PHASE_WORDS[self._phase], why=why)}
 
-    def _failed(self, status: Status, text: str, **recorded: Any) -> dict[str, Any]:
-        """The outcome of an exception that the child caught. recorded: what was alive, where that was asked for."""
+    def _failed(self, status: Status, text: str, weight: str = "", **recorded: Any) -> dict[str, Any]:
+        """The outcome of an exception that the child caught. weight: of `Failure`. recorded: what was alive, where that
+        was asked for.
+        """
         if status != "out_of_memory":
             return self._outcome(status, text)
         failure, alive = parse_failure(text, self._phase, self._request["limit_bytes"]), None
+        failure = dataclasses.replace(failure, weight=weight)
         if "at_failure" in recorded:
             alive = profile_from_dict(recorded["at_failure"])
             failure = dataclasses.replace(failure, in_use_bytes=alive.peak_bytes, **recorded["free"])

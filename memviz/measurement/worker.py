@@ -16,6 +16,7 @@ import psutil
 import tensorflow as tf
 
 from memviz.child.process import Channel
+from memviz.failure import parse_failure
 from memviz.interchange import profile_to_dict
 from memviz.measurement.device import Device, open_device
 from memviz.measurement.digits import Batches
@@ -35,6 +36,7 @@ class _Trainer:
     def __init__(self, send: Callable[[Mapping[str, Any]], None], request: Mapping[str, Any]) -> None:
         self._send, self._request = send, request
         self._recorder: Recorder | None = None  # where recording was asked for
+        self._model: Any = None  # once it is built
 
     def run(self) -> None:
         device = open_device(self._request["device"], self._request["limit_bytes"], self._request["memory_growth"])
@@ -55,13 +57,21 @@ class _Trainer:
         except ValueError as error:
             return {"note": f"What was alive is not known: {error}"}
 
+    def weight_of_shape(self, shape: tuple[int, ...] | None) -> str:
+        """The path of a trainable weight of that shape, if any; not of a scalar or vector, of which there are many."""
+        if self._model is None or len(shape or ()) < 2:
+            return ""
+        return next((v.path for v in self._model.trainable_variables if tuple(v.shape) == shape), "")
+
     def _recorded_failure(self, recorder: Recorder) -> dict[str, Any]:
         if not recorder.recording:
             raise ValueError(f"the recording ends with step {RECORDED_STEP}.")
         recorder.stop()
         alive, dump = recorder.at_failure()
-        ungrown = max(0, (self._request["limit_bytes"] or 0) - dump.in_use_bytes - dump.free_bytes)
-        free = {"free_bytes": dump.free_bytes + ungrown, "largest_free_bytes": dump.largest_free_bytes}
+        limit = self._request["limit_bytes"] or dump.in_use_bytes + dump.free_bytes
+        # What may still grow is free; the small region beside the one proper is not of the limit.
+        free_bytes = min(limit, max(dump.free_bytes, limit - dump.in_use_bytes))
+        free = {"free_bytes": free_bytes, "largest_free_bytes": dump.largest_free_bytes}
         for profile in recorder.profiles():
             self._send({"kind": "profile", "profile": profile_to_dict(profile)})
         return {"at_failure": profile_to_dict(alive), "free": free}
@@ -83,7 +93,7 @@ class _Trainer:
         if self._request["folder"]:
             self._recorder = Recorder(device, self._request["folder"], setup)
         with self._recorded("build"):
-            model = compiled_model(network, setup)
+            self._model = model = compiled_model(network, setup)
         peak = device.memory()[1]
         classes = [output.shape[-1] for output in keras.tree.flatten(ends(model, setup.inputs)[1])]
         batches = Batches(*batch_specs(model, setup.batch_size, setup.inputs), classes)
@@ -141,8 +151,11 @@ def main() -> None:
         status = "host_out_of_memory" if isinstance(error, MemoryError) else "out_of_memory" if exhausted else "crashed"
         bare = exhausted or isinstance(error, ValueError)
         text = str(error) if bare else f"{type(error).__name__}: {error}"
-        alive = trainer.what_was_alive() if exhausted else {}
-        channel.send({"kind": "failed", "status": status, "text": text, **alive})
+        told: dict[str, Any] = {"kind": "failed", "status": status, "text": text}
+        if exhausted:
+            told["weight"] = trainer.weight_of_shape(parse_failure(text, "", None).shape)
+            told |= trainer.what_was_alive()
+        channel.send(told)
 
 
 if __name__ == "__main__":

@@ -47,6 +47,37 @@ def test_bird_audio_peaks_are_those_once_measured(bird_audio):
     assert 0.999 * (15_000 << 20) < bird_audio.required_bytes < 17_700 << 20
 
 
+@pytest.mark.parametrize(
+    ("budget", "memory_growth"), [("200 MiB", True), ("300 MiB", False), ("400 MiB", False), ("500 MiB", False)]
+)
+def test_memory_runs_out_at_the_very_request_that_a_trial_dies_of(budget, memory_growth):
+    options = {
+        "batch_size": 32, "jit_compile": False, "device": "reference", "budget": budget, "memory_growth": memory_growth,
+    }  # fmt: skip
+    estimate, trial = memviz.estimate(flattened, **options), memviz.measure(flattened, **options, record=True)
+    expected, real = estimate.failure, trial.failure
+    same = ("phase", "shape", "dtype", "requested_bytes", "limit_bytes", "in_graph", "weight")
+    assert [getattr(expected, name) for name in same] == [getattr(real, name) for name in same]
+    near = {"abs": 16 << 10}  # the end of the real region is a guard, and a few scalars were there before the trial
+    assert expected.in_use_bytes == pytest.approx(real.in_use_bytes, **near)
+    assert expected.free_bytes == pytest.approx(real.free_bytes, **near)
+    assert expected.op == real.op or not expected.in_graph
+    assert estimate.at_failure.peak_bytes == expected.in_use_bytes
+    layers = [profile.by_layer().loc["wide"] for profile in (estimate.at_failure, trial.at_failure)]
+    assert layers[0].sum() == pytest.approx(layers[1].sum(), **near)
+
+
+def flattened():
+    return keras.Sequential([
+        keras.Input((64, 64, 3)), keras.layers.Conv2D(32, 3, activation="relu", name="conv"), keras.layers.Flatten(),
+        keras.layers.Dense(256, name="wide"), keras.layers.Dense(10, "softmax", name="output"),
+    ])  # fmt: skip
+
+
+def test_a_budget_that_suffices_has_no_failure(bird_audio):
+    assert bird_audio.failure is None is bird_audio.at_failure
+
+
 def test_bird_audio_with_sgd_copies_the_kernel_on_write():
     estimate = memviz.estimate(memviz.presets.bird_audio, batch_size=1, optimizer="sgd", jit_compile=False)
     assert estimate.peak_bytes == pytest.approx(9_296.2e6, rel=0.001)

@@ -16,7 +16,7 @@ import troubled
 from processes import PATIENCE, gone, open_fds
 
 from memviz import measure, presets
-from memviz.measurement.failure import PHASE_WORDS
+from memviz.failure import PHASE_WORDS
 from memviz.measurement.trial import HOST_RESERVE_BYTES, HostMemoryError, RunningTrial, host_limit
 from memviz.models.convnet import ConvNet
 from memviz.models.network import Network

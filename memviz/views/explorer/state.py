@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from memviz.failure import PHASE_WORDS, shape_text
 from memviz.models import presets
 from memviz.models.convnet import ConvBlock, ConvNet
 from memviz.setup import REFERENCE, TrainingSetup
@@ -126,6 +127,9 @@ def verdict(state: ExplorerState, estimate: Estimate) -> str:
         gap = format_bytes(abs(budget - need), units)
         room = f"fits into {format_bytes(budget, units)} with {gap} to spare"
         lack = f"does not fit into {format_bytes(budget, units)}: {gap} are missing"
+        if (failed := estimate.failure) is not None:
+            asked = f"{format_bytes(failed.requested_bytes or 0, units)} ({shape_text(failed.shape)})"
+            lack += f", and {PHASE_WORDS[failed.phase]} fails when {asked} are asked for"
         text += f" and {room if need <= budget else lack}"
     held = (decides.profile or estimate.profile).by_category()
     largest = f"{category_text(str(held.idxmax()))} is {percent_text(held.max() / held.sum())} of that peak"

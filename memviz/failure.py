@@ -1,4 +1,4 @@
-"""What TensorFlow's out-of-memory error says: which operation asked for how much, and of what."""
+"""The request that could not be served, estimated or measured, and TensorFlow's own words for it."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ _DTYPES = {"float": "float32", "double": "float64", "half": "float16"}  # Tensor
 class Failure:
     """The request that could not be served. shape in elements, sizes in bytes; None or "" where the error is silent.
 
-    in_graph: it belongs to the step's graph; else it ran by itself, as when weights and slots are made.
-    Where the trial was recorded: in_use_bytes at that moment, free_bytes that nobody held, largest_free_bytes of them
-    in one piece.
+    in_graph: it belongs to the step's graph; else it ran by itself, as when weights and slots are made. weight: the
+    path of a weight with this shape, which is as large for any batch.
+    In an estimate, and where the trial was recorded: in_use_bytes at that moment, free_bytes that nobody held,
+    largest_free_bytes of them in one piece.
     """
 
     phase: str
@@ -35,6 +36,7 @@ class Failure:
     requested_bytes: int | None = None
     limit_bytes: int | None = None
     in_graph: bool = False
+    weight: str = ""
     in_use_bytes: int | None = None
     free_bytes: int | None = None
     largest_free_bytes: int | None = None
@@ -55,17 +57,23 @@ def failure_sentences(failure: Failure, batch_size: int) -> str:
     """The failure in words: phase, operation, what it asked for, the limit, and the ways out that can help."""
     asked = "could not get its memory"
     if failure.shape is not None and failure.requested_bytes is not None:
-        shape = " x ".join(f"{n:,}" for n in failure.shape) or "a scalar"
-        asked = f"asked for {format_bytes(failure.requested_bytes)} ({shape}, {failure.dtype})"
+        asked = f"asked for {format_bytes(failure.requested_bytes)} ({shape_text(failure.shape)}, {failure.dtype})"
     limit = "" if failure.limit_bytes is None else f"; the limit is {format_bytes(failure.limit_bytes)}"
     if failure.free_bytes is not None and failure.largest_free_bytes is not None:
         largest = format_bytes(failure.largest_free_bytes)
         limit += f", of which {format_bytes(failure.free_bytes)} were free, {largest} of them in one piece"
     ways = ["a larger budget"]
-    if failure.in_graph and batch_size > 1:
+    if failure.weight:
+        limit += f". That is the shape of the weight {failure.weight}, which is as large for any batch"
+    elif failure.in_graph and batch_size > 1:
         ways.append("a smaller batch")
     if failure.phase != "build":
         ways.append("an optimizer with fewer slots")
     what = f"{failure.op or 'an operation'} {asked}{limit}. Way out: {', '.join(ways)}"
     fewer = "or fewer parameters (pooling before Flatten, a smaller Dense)"
     return f"Out of memory in {PHASE_WORDS[failure.phase]}: {what}, {fewer}."
+
+
+def shape_text(shape: tuple[int, ...] | None) -> str:
+    """A shape for people: ``6,019,376 x 128``."""
+    return " x ".join(f"{n:,}" for n in shape or ()) or "a scalar"

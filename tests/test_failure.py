@@ -1,6 +1,6 @@
 """The texts are TensorFlow 2.21's own, recorded from trials that ran out of memory; `test_trial` provokes them anew."""
 
-from memviz.measurement.failure import Failure, failure_sentences, parse_failure
+from memviz.failure import Failure, failure_sentences, parse_failure
 
 EAGER = (
     "{{function_node __wrapped__AddV2_device_/job:localhost/replica:0/task:0/device:CPU:0}} OOM when allocating tensor "
