@@ -6,8 +6,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from memviz.estimation.estimate import estimate
     from memviz.estimation.result import Estimate
+    from memviz.estimation.service import estimate
     from memviz.measurement.trial import Trial, measure
     from memviz.models import presets
     from memviz.models.convnet import ConvBlock, ConvNet
@@ -19,7 +19,7 @@ __version__ = "0.1.0"
 
 # Loaded on first use, so that `import memviz` imports neither TensorFlow nor plotly nor ipywidgets.
 _HOMES = {
-    "estimate": "memviz.estimation.estimate",
+    "estimate": "memviz.estimation.service",
     "Estimate": "memviz.estimation.result",
     "measure": "memviz.measurement.trial",
     "Trial": "memviz.measurement.trial",

@@ -26,6 +26,9 @@ LOSSES = (
 DTYPE_POLICIES = ("float32", "float64", "float16", "bfloat16", "mixed_float16", "mixed_bfloat16")
 
 REFERENCE = "reference"
+# What its process is told before it imports TensorFlow: no GPU, and none of oneDNN's fusions, scratch and layouts,
+# which are no GPU's. An estimate is traced under the same.
+REFERENCE_ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": "", "TF_ENABLE_ONEDNN_OPTS": "0"}
 FIRST_REGION_BYTES = 2 << 20  # the reference device has a region of this size, for small tensors, beside the one proper
 LARGEST = 2**31 - 1  # a TensorFlow dimension may be larger, most kernels index with 32 bits
 

@@ -1,4 +1,4 @@
-"""`memviz.estimate`: the memory of training, from the very graph TensorFlow will run, without allocating it."""
+"""The memory of training, from the very graph TensorFlow will run, without allocating it. Runs in `worker`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from memviz.estimation.allocator import BfcAllocator, OutOfMemoryError
 from memviz.estimation.attribution import Owner, layers_of, owners, scopes_noted, variable_owners
 from memviz.estimation.executor import execute
+from memviz.estimation.folding import folded
 from memviz.estimation.graph import step_graph
 from memviz.estimation.initializers import is_modelled, recipe
 from memviz.estimation.replay import Line, RanOutError, Training, Weight, peaks, run, script
@@ -42,36 +43,6 @@ class Traced:
     layers: tuple[str, ...]
     loss: str
     not_counted: tuple[str, ...]
-
-
-def estimate(
-    network: Any,
-    *,
-    batch_size: int,
-    optimizer: Any = "adam",
-    loss: Any = None,
-    dtype_policy: str | None = None,
-    jit_compile: Any = "auto",
-    inputs: Any = None,
-    device: str | None = None,
-    budget: int | str | None = None,
-    memory_growth: bool = False,
-) -> Estimate:
-    """The estimated memory of training ``network``, in bytes of the allocator, without allocating it.
-
-    network: a keras.Model, a function without arguments that returns one, or a ConvNet; it is left as it is.
-    batch_size: examples per step. loss: None for the compiled loss, else one that suits the output. budget: bytes or
-    text such as "9513 MiB". inputs: for subclassed models and unknown shapes, TensorSpecs or arrays of a batch.
-
-    Raises ValueError or TypeError, in one sentence, for what is not possible: an unknown name, a network that cannot
-    be built or traced, an input shape that is not known, XLA (jit_compile=True).
-    Sources: the graph is TensorFlow's own (estimation/graph.py), the order executor.cc, the allocator bfc_allocator.cc.
-    """
-    setup = TrainingSetup.create(
-        batch_size=batch_size, optimizer=optimizer, loss=loss, dtype_policy=dtype_policy, jit_compile=jit_compile,
-        device=device, budget=budget, memory_growth=memory_growth, inputs=inputs,
-    )  # fmt: skip
-    return estimate_traced(trace_training(Network.of(network), setup), setup)
 
 
 def estimate_traced(traced: Traced, setup: TrainingSetup) -> Estimate:
@@ -110,7 +81,7 @@ def trace_training(network: Network, setup: TrainingSetup) -> Traced:
         build_slots(model)
         with scopes_noted() as scopes:
             concrete = _trace(model, specs)
-        graph = step_graph(concrete)
+        graph = folded(step_graph(concrete))
         rows = variable_owners(model, made)
     number = {id(variable.value.handle): index for index, variable in enumerate(made)}
     variables = {argument: number[id(handle)] for argument, handle in graph.resources.items()}

@@ -122,6 +122,14 @@ def _conv_grad_input(node: Node, inputs: Sequence[TensorType]) -> list[Scratch]:
     return [Scratch((1 if parallel else _images(work, dtype), pixels, taps), dtype)]
 
 
+def _half_matmul(node: Node, inputs: Sequence[TensorType]) -> list[Scratch]:
+    # matmul_op_impl.h, BaseBatchMatMulOp: 16-bit matrices are multiplied as float32: both and the product are copied.
+    if inputs[0].dtype not in ("float16", "bfloat16"):
+        return []
+    shapes = (inputs[0].shape, inputs[1].shape, node.outputs[0].shape)
+    return [Scratch(shape, "float32") for shape in shapes if shape is not None]
+
+
 def _images(work: int, dtype: str) -> int:
     target = (30 << 20) // dtype_bytes(dtype)
     return -(-target // work)
@@ -160,4 +168,5 @@ _SCRATCH: dict[str, Callable[[Node, Sequence[TensorType]], list[Scratch]]] = {
     "DepthwiseConv2dNativeBackpropInput": _depthwise,
     "DepthwiseConv2dNativeBackpropFilter": _depthwise_grad_filter,
     "SparseSoftmaxCrossEntropyWithLogits": _sparse_cross_entropy,
+    **dict.fromkeys(("MatMul", "BatchMatMulV2", "BatchMatMulV3", "_FusedMatMul"), _half_matmul),
 }

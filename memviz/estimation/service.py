@@ -1,4 +1,4 @@
-"""Estimates from one warm child process, so that the caller's process neither imports TensorFlow nor takes a GPU."""
+"""`memviz.estimate`, from one warm child process: the caller's neither imports TensorFlow nor takes a GPU."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import atexit
 import functools
 import threading
 from dataclasses import replace
+from typing import Any
 
 from memviz.child.process import ChildEndedError, ChildProcess
 from memviz.estimation.result import Estimate
 from memviz.interchange import estimate_from_dict
 from memviz.models.network import Network, packed
-from memviz.setup import TrainingSetup
+from memviz.setup import REFERENCE_ENVIRONMENT, TrainingSetup
 
 _ERRORS = {error.__name__: error for error in (ValueError, TypeError, MemoryError)}
 
@@ -27,7 +28,7 @@ class EstimationService:
         """Start the child, if there is none, so that it is warm when the first estimate is wanted."""
         with self._starting:
             if self._child is None:
-                self._child = ChildProcess("memviz.estimation.worker", env={"CUDA_VISIBLE_DEVICES": ""})
+                self._child = ChildProcess("memviz.estimation.worker", env=REFERENCE_ENVIRONMENT)
             return self._child
 
     def estimate(self, network: Network, setup: TrainingSetup) -> Estimate:
@@ -72,3 +73,36 @@ def shared_service() -> EstimationService:
     service = EstimationService()
     atexit.register(service.close)
     return service
+
+
+def estimate(
+    network: Any,
+    *,
+    batch_size: int,
+    optimizer: Any = "adam",
+    loss: Any = None,
+    dtype_policy: str | None = None,
+    jit_compile: Any = "auto",
+    inputs: Any = None,
+    device: str | None = None,
+    budget: int | str | None = None,
+    memory_growth: bool = False,
+) -> Estimate:
+    """The estimated memory of training ``network``, in bytes of the allocator, without allocating it.
+
+    It is traced in a child process, which stays warm for the next estimate: there TensorFlow sees no GPU and is set as
+    in a trial on the reference device, and nothing of this process changes. The first call takes some seconds longer.
+
+    network: a keras.Model, a function without arguments that returns one, or a ConvNet; it is left as it is.
+    batch_size: examples per step. loss: None for the compiled loss, else one that suits the output. budget: bytes or
+    text such as "9513 MiB". inputs: for subclassed models and unknown shapes, TensorSpecs or arrays of a batch.
+
+    Raises ValueError or TypeError, in one sentence, for what is not possible: an unknown name, a network that cannot
+    be built or traced, an input shape that is not known, XLA (jit_compile=True).
+    Sources: the graph is TensorFlow's own (estimation/graph.py), the order executor.cc, the allocator bfc_allocator.cc.
+    """
+    setup = TrainingSetup.create(
+        batch_size=batch_size, optimizer=optimizer, loss=loss, dtype_policy=dtype_policy, jit_compile=jit_compile,
+        device=device, budget=budget, memory_growth=memory_growth, inputs=inputs,
+    )  # fmt: skip
+    return shared_service().estimate(Network.of(network), setup)

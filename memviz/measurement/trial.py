@@ -18,7 +18,7 @@ from memviz.failure import PHASE_WORDS, Failure, failure_sentences, parse_failur
 from memviz.interchange import profile_from_dict
 from memviz.models.network import Network, packed
 from memviz.profile import MemoryProfile, Phase
-from memviz.setup import FIRST_REGION_BYTES, REFERENCE, TrainingSetup, unknown_name, whole_number
+from memviz.setup import FIRST_REGION_BYTES, REFERENCE, REFERENCE_ENVIRONMENT, TrainingSetup, unknown_name, whole_number
 from memviz.units import GIB, MIB, format_bytes
 
 Status = Literal["completed", "out_of_memory", "host_out_of_memory", "cancelled", "timed_out", "crashed"]
@@ -298,12 +298,8 @@ def environment(device: str, limit_bytes: int | None, memory_growth: bool) -> di
     assert limit_bytes is not None
     # Before the region proper TensorFlow takes a small one for its own tensors; the limit is raised by as much.
     room = limit_bytes if memory_growth else limit_bytes + FIRST_REGION_BYTES
-    return {
-        "CUDA_VISIBLE_DEVICES": "",
-        "TF_CPU_ALLOCATOR_USE_BFC": "true",
-        "TF_CPU_BFC_MEM_LIMIT_IN_MB": str(room // MIB),
-        "TF_ENABLE_ONEDNN_OPTS": "0",  # its scratch and layouts are no GPU's
-    }
+    limits = {"TF_CPU_ALLOCATOR_USE_BFC": "true", "TF_CPU_BFC_MEM_LIMIT_IN_MB": str(room // MIB)}
+    return REFERENCE_ENVIRONMENT | limits
 
 
 def _check_timeout(timeout: Timeout) -> None:

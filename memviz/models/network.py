@@ -108,27 +108,38 @@ def _call_builder(builder: Callable[[], Any], dtype_policy: str) -> keras.Model:
     import keras
 
     name = getattr(builder, "__name__", "network")
-    policy_before = keras.config.dtype_policy()
     try:
-        keras.config.set_dtype_policy(dtype_policy)
-        model = builder()
+        with _global_policy(dtype_policy):
+            model = builder()
     except Exception as error:
         raise_out_of_memory(error)
         said = in_a_line(error)
         if building_abstractly() and type(error).__module__.startswith("tensorflow."):
             said = "memviz builds without storage; let the function build the model without using its weights' values."
         raise ValueError(f"The function {name} raised {type(error).__name__} while building: {said}") from error
-    finally:
-        keras.config.set_dtype_policy(policy_before)
     if not isinstance(model, keras.Model):
         raise ValueError(f"The function {name} returned {model!r}; it must return a keras.Model.")
     return model
 
 
+@contextmanager
+def _global_policy(name: str | None) -> Iterator[None]:
+    """Models made meanwhile have this dtype policy; None: the one there is."""
+    import keras
+
+    before = keras.config.dtype_policy()
+    try:
+        keras.config.set_dtype_policy(name or before)
+        yield
+    finally:
+        keras.config.set_dtype_policy(before)
+
+
 def _rebuild(config: Mapping[str, Any], dtype_policy: str | None) -> keras.Model:
     import keras
 
-    with _config_needed():
+    # The model's own policy is in no config, and decides whether Keras scales its loss.
+    with _config_needed(), _global_policy(dtype_policy):
         # The config is this user's own model, so its Lambda layers are trusted as the user's functions are.
         return keras.saving.deserialize_keras_object(_edited(config, dtype_policy), safe_mode=False)
 
