@@ -32,6 +32,7 @@ _HOMES = {
     "MemoryProfile": "memviz.profile",
     "TrainingSetup": "memviz.setup",
 }
+_MODULES = ("failure", "interchange", "profile", "setup", "units", "views")
 __all__ = [
     "Allocation", "Category", "ConvBlock", "ConvNet", "Estimate", "MemoryProfile", "TrainingSetup", "Trial",
     "estimate", "explore", "measure", "presets",
@@ -39,6 +40,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"memviz.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'memviz' has no attribute {name!r}")
     home = importlib.import_module(f"{_HOMES[name]}.presets" if name == "presets" else _HOMES[name])
@@ -48,4 +51,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES})
+    return sorted({*globals(), *_HOMES, *_MODULES})

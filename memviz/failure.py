@@ -67,10 +67,12 @@ def failure_sentences(failure: Failure, batch_size: int) -> str:
         limit += f". That is the shape of the weight {failure.weight}, which is as large for any batch"
     elif failure.in_graph and batch_size > 1:
         ways.append("a smaller batch")
-    if failure.phase != "build":
+    of_weights = bool(failure.weight) or not failure.in_graph
+    if of_weights and failure.phase != "build":
         ways.append("an optimizer with fewer slots")
     what = f"{failure.op or 'an operation'} {asked}{limit}. Way out: {', '.join(ways)}"
-    fewer = "or fewer parameters (pooling before Flatten, a smaller Dense)"
+    parameters = "or fewer parameters (pooling before Flatten, a smaller Dense)"
+    fewer = parameters if of_weights else "or a smaller input, fewer filters or earlier pooling"
     return f"Out of memory in {PHASE_WORDS[failure.phase]}: {what}, {fewer}."
 
 

@@ -11,11 +11,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from memviz.estimation.result import Estimate
 from memviz.failure import Failure
-from memviz.profile import Allocation, Category, MemoryProfile, Phase
+from memviz.profile import Allocation, Category, MemoryProfile, Phase, Source
 
 VERSION = 1
 PROFILE, ESTIMATE = "memviz-profile", "memviz-estimate"
@@ -31,6 +31,7 @@ def profile_from_dict(data: Mapping[str, Any]) -> MemoryProfile:
     """The profile that `profile_to_dict` described; ValueError for anything else."""
     with _refused_unless(PROFILE, data):
         columns = {f.name: data["allocations"][f.name] for f in fields(Allocation)}
+        _check(data, columns)
         columns["category"] = map(Category, columns["category"])
         columns["shape"] = [None if shape is None else tuple(shape) for shape in columns["shape"]]
         record = {f.name: data[f.name] for f in fields(MemoryProfile)}
@@ -38,11 +39,34 @@ def profile_from_dict(data: Mapping[str, Any]) -> MemoryProfile:
         return MemoryProfile(**record | {name: tuple(record[name]) for name in ("layers", "not_counted")})
 
 
+_LARGEST = 2**62  # bytes or positions; beyond it, sums leave 64 bits
+
+
+def _check(data: Mapping[str, Any], columns: Mapping[str, list[Any]]) -> None:
+    """Raises ValueError for values of another type than `save` writes; the records themselves check their ranges."""
+    texts = [*data["layers"], *data["not_counted"]]
+    texts += [text for name in ("layer", "op", "dtype") for text in columns[name]]
+    counts = [n for name in ("nbytes", "requested_nbytes", "start") for n in columns[name]]
+    counts += [n for name in ("end", "address") for n in columns[name] if n is not None]
+    counts += [n for shape in columns["shape"] if shape is not None for n in shape]
+    lists = [data["layers"], data["not_counted"], *(shape for shape in columns["shape"] if shape is not None)]
+    if not all(type(each) is list for each in lists):
+        raise ValueError("a list is something else")
+    if not all(type(text) is str for text in texts):
+        raise ValueError("a text is something else")
+    if not all(type(n) is int and 0 <= n < _LARGEST for n in counts):
+        raise ValueError("a number of bytes, a size or a position is something else, negative or too large")
+    if not isinstance(data["setup"], dict) or data["source"] not in get_args(Source):
+        raise ValueError("the setup is no mapping, or the source is not known")
+
+
 def save(profile: MemoryProfile, path: str | Path) -> None:
     """Write a profile to a file: ``.json``, which `load` reads, or ``.csv``, a row per allocation, for spreadsheets.
 
     Raises ValueError for another ending. The schema is in docs/profile-format.md.
     """
+    if not isinstance(profile, MemoryProfile):
+        raise TypeError(f"A profile is written, such as estimate.profile or trial.at_failure, not {profile!r}.")
     path, data = Path(path), profile_to_dict(profile)
     if path.suffix == ".json":
         path.write_text(json.dumps(data), encoding="utf-8")
@@ -63,7 +87,9 @@ def load(path: str | Path) -> MemoryProfile:
     try:
         data = json.loads(Path(path).read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is cut short or no memviz profile ({error}); write it anew as .json.") from error
+        raise ValueError(
+            f"{path} is cut short or no memviz profile in JSON ({error}); write it anew as .json (a .csv is not read)."
+        ) from error
     if not isinstance(data, dict) or data.get("format") != PROFILE:
         raise ValueError(f"{path} is no memviz profile; memviz.interchange.save writes one.")
     if isinstance(data.get("version"), int) and data["version"] > VERSION:

@@ -74,7 +74,7 @@ class MemoryProfile:
 
     phase: str  # one of `PHASES`
     source: Source
-    allocations: tuple[Allocation, ...]
+    allocations: tuple[Allocation, ...] = field(repr=False)
     layers: tuple[str, ...] = ()  # every layer in the model's order, also those that hold nothing
     setup: Mapping[str, object] = field(default_factory=dict)  # what was trained and how, as plain data
     not_counted: tuple[str, ...] = ()  # sentences: what these bytes do not include
@@ -179,4 +179,4 @@ class Phase:
 
     name: str
     peak_bytes: int
-    profile: MemoryProfile | None = None
+    profile: MemoryProfile | None = field(default=None, repr=False)

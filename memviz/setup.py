@@ -26,10 +26,13 @@ LOSSES = (
 DTYPE_POLICIES = ("float32", "float64", "float16", "bfloat16", "mixed_float16", "mixed_bfloat16")
 
 REFERENCE = "reference"
+BACKEND = {"KERAS_BACKEND": "tensorflow"}  # whatever the user's environment says
 # What its process is told before it imports TensorFlow: no GPU, and none of oneDNN's fusions, scratch and layouts,
 # which are no GPU's. An estimate is traced under the same.
-REFERENCE_ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": "", "TF_ENABLE_ONEDNN_OPTS": "0"}
-FIRST_REGION_BYTES = 2 << 20  # the reference device has a region of this size, for small tensors, beside the one proper
+REFERENCE_ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": "", "TF_ENABLE_ONEDNN_OPTS": "0"} | BACKEND
+# Beside the budget the reference device has a region of this size. There lie, until it is full, small tensors such as
+# shapes, which on a GPU lie in the host's memory; without it, TensorFlow itself aborts when the budget is used up.
+FIRST_REGION_BYTES = 2 << 20
 LARGEST = 2**31 - 1  # a TensorFlow dimension may be larger, most kernels index with 32 bits
 
 
@@ -38,7 +41,7 @@ class TrainingSetup:
     """How one network is trained.
 
     batch_size: examples per step.
-    optimizer: a Keras optimizer's name, an instance, or its serialized config.
+    optimizer: a Keras optimizer's name, an instance, or its serialized config; None: the compiled one, else adam.
     loss: a Keras loss's name, an instance, a function, a serialized config, or a mapping from output names to such;
     None: the compiled loss, else one that suits the output.
     dtype_policy: a Keras dtype policy's name; None: the network's own.
@@ -53,7 +56,7 @@ class TrainingSetup:
     """
 
     batch_size: int
-    optimizer: Any = "adam"
+    optimizer: Any = None
     loss: Any = None
     dtype_policy: str | None = None
     jit_compile: bool | Literal["auto"] = "auto"
@@ -63,10 +66,9 @@ class TrainingSetup:
     inputs: Any = None
 
     def __post_init__(self) -> None:
-        kept = {
-            "batch_size": whole_number("batch_size", self.batch_size),
-            "optimizer": _choice("optimizer", self.optimizer, OPTIMIZERS, "a keras.optimizers.Optimizer"),
-        }
+        kept: dict[str, Any] = {"batch_size": whole_number("batch_size", self.batch_size)}
+        if self.optimizer is not None:
+            kept["optimizer"] = _choice("optimizer", self.optimizer, OPTIMIZERS, "a keras.optimizers.Optimizer")
         if self.loss is not None:
             kept["loss"] = _choice("loss", self.loss, LOSSES, "a function, a keras.losses.Loss")
         if self.budget_bytes is not None:

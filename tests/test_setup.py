@@ -19,7 +19,7 @@ from memviz.setup import LOSSES, OPTIMIZERS, TrainingSetup
         ({"batch_size": np.array([1, 2])}, TypeError, "batch_size is a whole number, not array([1, 2])."),
         ({"optimizer": "adm"}, ValueError, "optimizer 'adm' is not known. Did you mean 'adam'? Known: sgd, adam,"),
         ({"optimizer": 3}, TypeError, "optimizer is a name, a keras.optimizers.Optimizer or its serialized config"),
-        ({"optimizer": None}, TypeError, "optimizer is a name"),
+        ({"optimizer": []}, TypeError, "optimizer is a name"),
         ({"optimizer": dict}, TypeError, "optimizer=dict is a class; give an instance of it: dict()."),
         ({"loss": "cross_entropy"}, ValueError, "loss 'cross_entropy' is not known."),
         ({"loss": 3}, TypeError, "loss is a name, a function, a keras.losses.Loss or its serialized config, not 3."),

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import queue
+import shutil
 import signal
 import subprocess
 import sys
@@ -36,7 +37,7 @@ class ChildProcess:
         self.output_tail = ""
         self._connection, theirs = Pipe()
         self._output = tempfile.TemporaryFile()  # noqa: SIM115
-        path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
+        path = os.pathsep.join(str(entry) or os.curdir for entry in sys.path)
         with theirs:
             self._popen = subprocess.Popen(
                 [sys.executable, "-P", "-m", module, str(theirs.fileno())],
@@ -110,6 +111,7 @@ class Channel:
         os.set_inheritable(self._connection.fileno(), False)  # this process's own children would keep it open
         with contextlib.suppress(OSError):  # Linux only
             Path("/proc/self/oom_score_adj").write_text("1000")
+        self.leaves_behind: str | None = None  # a folder that goes when the parent dies; else the parent removes it
         self._messages: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self._sending = threading.Lock()
         threading.Thread(target=self._watch, name="memviz-parent-watch", daemon=True).start()
@@ -127,4 +129,6 @@ class Channel:
         with contextlib.suppress(EOFError, OSError):
             while True:
                 self._messages.put(json.loads(self._connection.recv_bytes()))
+        if self.leaves_behind is not None:
+            shutil.rmtree(self.leaves_behind, ignore_errors=True)
         os._exit(0)

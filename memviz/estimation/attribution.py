@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 from memviz.estimation import kernels
 from memviz.estimation.graph import Node, StepGraph
 from memviz.models.patching import patched
-from memviz.profile import INPUT, LOSS, METRICS, OPTIMIZER, UNATTRIBUTED, Category
+from memviz.profile import INPUT, LOSS, METRICS, OPTIMIZER, ROWS_BESIDE_LAYERS, UNATTRIBUTED, Category
 
 _GRADIENT = "gradient_tape/"
 _LOOPS = ("While", "StatelessWhile")
-_SCOPES: ContextVar[dict[str, str] | None] = ContextVar("memviz_scopes", default=None)
+_SCOPES: ContextVar[tuple[dict[str, str], dict[int, str]] | None] = ContextVar("memviz_scopes", default=None)
 
 
 class Owner(NamedTuple):
@@ -30,12 +30,12 @@ class Owner(NamedTuple):
 
 
 @contextmanager
-def scopes_noted() -> Iterator[dict[str, str]]:
-    """While a step is traced by this thread: the path of each name scope -> the row of the profile it belongs to."""
+def scopes_noted(model: Any) -> Iterator[dict[str, str]]:
+    """While this thread traces the model's step: the path of each name scope -> the row that it belongs to."""
     from keras.src.backend.tensorflow.core import name_scope
 
     scopes: dict[str, str] = {}
-    token = _SCOPES.set(scopes)
+    token = _SCOPES.set((scopes, rows_of(model)))
     try:
         with patched(name_scope, {"__enter__": _entering}):
             yield scopes
@@ -48,13 +48,13 @@ def _entering(original: Any) -> Any:
         entered = original(scope)
         noted = _SCOPES.get()
         if noted is not None:
-            _note(scope, noted)
+            _note(scope, *noted)
         return entered
 
     return enter
 
 
-def _note(scope: Any, scopes: dict[str, str]) -> None:
+def _note(scope: Any, scopes: dict[str, str], rows: Mapping[int, str]) -> None:
     import keras
     import tensorflow as tf
 
@@ -64,7 +64,7 @@ def _note(scope: Any, scopes: dict[str, str]) -> None:
         return
     if isinstance(caller, keras.Layer):
         # A layer within a layer (the Dense inside an attention) belongs to the outer one.
-        scopes[path] = _row(path.rpartition("/")[0], scopes) or caller.name
+        scopes[path] = _row(path.rpartition("/")[0], scopes) or rows.get(id(caller), caller.name)
     elif isinstance(caller, keras.optimizers.Optimizer):
         scopes[path] = OPTIMIZER
     elif isinstance(caller, keras.Metric):
@@ -208,9 +208,20 @@ def layers_of(model: Any) -> list[Any]:
     return list(found.values())
 
 
+def rows_of(model: Any) -> dict[int, str]:
+    """The row of each layer, by its id: its name, numbered where another layer or row has it too."""
+    taken: dict[str, int] = dict.fromkeys((*ROWS_BESIDE_LAYERS, UNATTRIBUTED), 1)
+    rows = {}
+    for layer in layers_of(model):
+        taken[layer.name] = count = taken.get(layer.name, 0) + 1
+        rows[id(layer)] = layer.name if count == 1 else f"{layer.name} ({count})"
+    return rows
+
+
 def variable_owners(model: Any, made: Sequence[Any]) -> dict[int, Owner]:
     """Row and category of each variable, by its id. A slot belongs to the layer of the weight it serves."""
-    rows = {id(v): layer.name for layer in layers_of(model) for v in layer.variables}
+    names = rows_of(model)
+    rows = {id(v): names[id(layer)] for layer in layers_of(model) for v in layer.variables}
     found = {id(v): Owner(rows.get(id(v), model.name), Category.BUFFER) for v in model.variables}
     for v in model.trainable_variables:
         found[id(v)] = Owner(rows.get(id(v), model.name), Category.PARAMETER)

@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from memviz.estimation.allocator import BfcAllocator, OutOfMemoryError
-from memviz.estimation.attribution import Owner, layers_of, owners, scopes_noted, variable_owners
+from memviz.estimation.attribution import Owner, owners, rows_of, scopes_noted, variable_owners
 from memviz.estimation.executor import execute
 from memviz.estimation.folding import folded
-from memviz.estimation.graph import step_graph
+from memviz.estimation.graph import is_call, step_graph
 from memviz.estimation.initializers import is_modelled, recipe
 from memviz.estimation.replay import Line, RanOutError, Training, Weight, peaks, run, script
 from memviz.estimation.result import Estimate
 from memviz.failure import Failure
 from memviz.models.abstract import abstract_weights, initializer_of
 from memviz.models.network import Network
-from memviz.models.training import batch_specs, build_slots, compiled_model, loss_name, step_function
+from memviz.models.training import batch_specs, build_slots, compiled_model, step_function, trained_with
 from memviz.profile import Allocation, Category, MemoryProfile, Phase
 from memviz.setup import FIRST_REGION_BYTES, TrainingSetup
 from memviz.units import MIB, tensor_bytes
@@ -41,7 +41,7 @@ class Traced:
 
     scripts: Sequence[Sequence[Line]]
     layers: tuple[str, ...]
-    loss: str
+    trained_with: Mapping[str, object]
     not_counted: tuple[str, ...]
 
 
@@ -61,7 +61,7 @@ def estimate_traced(traced: Traced, setup: TrainingSetup) -> Estimate:
         except RanOutError as error:
             failure, alive = _failure(error, setup.budget_bytes), _profile(traced, setup, error.phase, error.alive)
     required = _required_bytes(traced.scripts, by_order)
-    return Estimate(phases, required, largest, traced.loss, ranges, failure, alive)
+    return Estimate(phases, required, largest, str(traced.trained_with["loss"]), ranges, failure, alive)
 
 
 def trace_training(network: Network, setup: TrainingSetup) -> Traced:
@@ -79,7 +79,7 @@ def trace_training(network: Network, setup: TrainingSetup) -> Traced:
         built = len(made)
         specs = batch_specs(model, setup.batch_size, setup.inputs)
         build_slots(model)
-        with scopes_noted() as scopes:
+        with scopes_noted(model) as scopes:
             concrete = _trace(model, specs)
         graph = folded(step_graph(concrete))
         rows = variable_owners(model, made)
@@ -100,9 +100,17 @@ def trace_training(network: Network, setup: TrainingSetup) -> Traced:
     orders = range(max(_FEWEST_ORDERS, min(_MOST_ORDERS, _ORDERED_NODES // len(graph.nodes))))
     return Traced(
         scripts=[script(training, execute(training, seed=seed), STEPS) for seed in orders],
-        layers=tuple(layer.name for layer in layers_of(model)),
-        loss=loss_name(model),
-        not_counted=_NOT_COUNTED + tuple(f"What the initializer {name} needs beside the weight." for name in unknown),
+        layers=tuple(rows_of(model).values()),
+        trained_with=trained_with(model, setup),
+        not_counted=(
+            *_NOT_COUNTED,
+            *(f"What the initializer {name} needs beside the weight." for name in unknown),
+            *(
+                f"What {node.name} holds while it runs: a function compiled on its own."
+                for node in graph.nodes
+                if is_call(node)
+            ),
+        ),
     )
 
 
@@ -134,7 +142,8 @@ def _phases_within(traced: Traced, lines: Sequence[Line], setup: TrainingSetup, 
 
 
 def _profile(traced: Traced, setup: TrainingSetup, phase: str, allocations: tuple[Allocation, ...]) -> MemoryProfile:
-    described = setup.describe() | {"loss": traced.loss}
+    within = ("device", "budget_bytes", "memory_growth")
+    described = {**traced.trained_with, **{name: getattr(setup, name) for name in within}}
     return MemoryProfile(phase, "estimated", allocations, traced.layers, described, traced.not_counted)
 
 

@@ -114,7 +114,10 @@ class _Executor:
         if wanted.dtype in kernels.NOT_ON_DEVICE:
             return None
         if wanted.shape is None:
-            raise ValueError(f"The shape of the output of {node.name} ({node.op}) is not known before it runs.")
+            raise ValueError(
+                f"The shape of the output of {node.name} ({node.op}) is not known before it runs, as in loops and "
+                "recurrent layers, so that there is no estimate yet; memviz.measure trains and measures it."
+            )
         return self._allocate(index, wanted.shape, wanted.dtype)
 
     def _take_scratch(self, index: int, scratch: kernels.Scratch, inputs: list[_Buffer | None]) -> _Buffer | None:

@@ -87,9 +87,18 @@ def _function_as_graph(concrete: Any) -> tuple[Any, list[str]]:
         node.attr["index"].i = number
     for node in graph.node:
         node.device = _CPU  # the fusions of the CPU are applied to nodes placed there only
-    ordered = graph_pb2.GraphDef(versions=graph.versions, library=body.library)
+    ordered = graph_pb2.GraphDef(versions=graph.versions)
+    if any(is_call(node) for node in body.node):
+        ordered.library.CopyFrom(concrete.graph.as_graph_def().library)  # takes long, and most graphs call no function
     ordered.node.extend(graph.node[index] for index in _topological(graph))
     return ordered, results + list(definition.control_ret.values())
+
+
+def is_call(node: Any) -> bool:
+    """Whether a node calls a function of the graph's library by its name."""
+    from tensorflow.python.framework import op_def_registry
+
+    return op_def_registry.get(node.op) is None
 
 
 def _add_argument(graph: Any, argument: Any, number: int, tensor: Any, captured: Any) -> None:

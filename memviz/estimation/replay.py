@@ -177,11 +177,13 @@ def _made(weights: Sequence[Weight], first: int) -> Iterator[Line]:
         for step in w.recipe:
             name, _, nbytes = step.partition(" ")
             if name == WEIGHT:
-                yield Line(Say.ALLOCATE, ("variable", number), w.nbytes, Purpose(w.owner, w.path, w.shape, w.dtype))
+                # A weight without elements takes nothing, but here a chunk, so that its key stands for something.
+                held = Purpose(w.owner, w.path, w.shape, w.dtype)
+                yield Line(Say.ALLOCATE, ("variable", number), w.nbytes or 1, held)
             elif name.startswith("-"):
                 yield Line(Say.RELEASE, ("initializer", name[1:]))
             else:
-                yield Line(Say.ALLOCATE, ("initializer", name), int(nbytes or w.nbytes), scratch)
+                yield Line(Say.ALLOCATE, ("initializer", name), int(nbytes or w.nbytes or 1), scratch)
         handle = scratch._replace(op=f"{w.path}/handle", shape=(), dtype="resource")
         yield Line(Say.ALLOCATE, ("handle", number), _HANDLE_BYTES, handle)
 

@@ -27,7 +27,7 @@ class Estimate:
     loss: str
     peak_ranges: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     failure: Failure | None = None
-    at_failure: MemoryProfile | None = None
+    at_failure: MemoryProfile | None = field(default=None, repr=False)
 
     @property
     def profile(self) -> MemoryProfile:

@@ -79,7 +79,7 @@ def estimate(
     network: Any,
     *,
     batch_size: int,
-    optimizer: Any = "adam",
+    optimizer: Any = None,
     loss: Any = None,
     dtype_policy: str | None = None,
     jit_compile: Any = "auto",
@@ -94,7 +94,8 @@ def estimate(
     in a trial on the reference device, and nothing of this process changes. The first call takes some seconds longer.
 
     network: a keras.Model, a function without arguments that returns one, or a ConvNet; it is left as it is.
-    batch_size: examples per step. loss: None for the compiled loss, else one that suits the output. budget: bytes or
+    batch_size: examples per step. optimizer, loss: None for what the model is compiled with, else Adam and a loss that
+    suits the output. budget: bytes or
     text such as "9513 MiB". inputs: for subclassed models and unknown shapes, TensorSpecs or arrays of a batch.
 
     Raises ValueError or TypeError, in one sentence, for what is not possible: an unknown name, a network that cannot

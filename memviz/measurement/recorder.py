@@ -21,12 +21,12 @@ from keras.src.backend.common.global_state import get_global_attribute
 from keras.src.backend.tensorflow.core import Variable
 
 from memviz.estimation import attribution
-from memviz.estimation.attribution import Owner, layers_of, variable_owners
+from memviz.estimation.attribution import Owner, rows_of, variable_owners
 from memviz.estimation.graph import step_graph
 from memviz.measurement import trace
 from memviz.measurement.device import Device
 from memviz.measurement.trace import Block, Dump, Event
-from memviz.models.training import batch_specs, loss_name
+from memviz.models.training import batch_specs, trained_with
 from memviz.profile import INPUT, OPTIMIZER, PHASES, UNATTRIBUTED, Allocation, Category, MemoryProfile
 from memviz.setup import TrainingSetup
 
@@ -79,7 +79,7 @@ class Recorder:
     def traced(self, model: Any, step: Any) -> Iterator[None]:
         """The first call of the step function happens inside: which layer makes which op is noted."""
         self._model = model
-        with attribution.scopes_noted() as self._scopes:
+        with attribution.scopes_noted(model) as self._scopes:
             try:
                 yield
             finally:
@@ -119,10 +119,11 @@ class Recorder:
         return "bfc_cpu_allocator_for_gpu" if self._device.name == "CPU:0" else "GPU_0_bfc"
 
     def _profile(self, phase: str, allocations: list[Allocation], peak_bytes: int | None) -> MemoryProfile:
-        model, described, layers = self._model, self._setup.describe(), ()
+        model, described = self._model, self._setup.describe()
+        layers: tuple[str, ...] = ()
         if model is not None:
-            described["loss"] = loss_name(model)
-            layers = tuple(layer.name for layer in layers_of(model))
+            described = trained_with(model, self._setup)
+            layers = tuple(rows_of(model).values())
         return MemoryProfile(phase, "measured", tuple(allocations), layers, described, _NOT_COUNTED, peak_bytes)
 
     def _numbers(self, name: str) -> tuple[int, int]:

@@ -9,7 +9,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from memviz.child.machine import available_bytes, chosen_device
@@ -18,7 +18,15 @@ from memviz.failure import PHASE_WORDS, Failure, failure_sentences, parse_failur
 from memviz.interchange import profile_from_dict
 from memviz.models.network import Network, packed
 from memviz.profile import MemoryProfile, Phase
-from memviz.setup import FIRST_REGION_BYTES, REFERENCE, REFERENCE_ENVIRONMENT, TrainingSetup, unknown_name, whole_number
+from memviz.setup import (
+    BACKEND,
+    FIRST_REGION_BYTES,
+    REFERENCE,
+    REFERENCE_ENVIRONMENT,
+    TrainingSetup,
+    unknown_name,
+    whole_number,
+)
 from memviz.units import GIB, MIB, format_bytes
 
 Status = Literal["completed", "out_of_memory", "host_out_of_memory", "cancelled", "timed_out", "crashed"]
@@ -79,21 +87,24 @@ class Trial:
     data: what was trained on. seconds: wall time of the whole trial.
 
     Where the trial was recorded the phases have profiles, profile is that of the fourth step, and at_failure, where
-    memory ran out, is what was alive when the request could not be served.
+    memory ran out, is what was alive when the request could not be served. note: why a recording is missing.
     """
 
     status: Status
     setup: TrainingSetup
     device: str
     device_limit_bytes: int | None
-    steps: tuple[TrialStep, ...]
+    steps: tuple[TrialStep, ...] = field(repr=False)
     phases: Mapping[str, Phase]
     data: str
     seconds: float
     error: str | None = None
     failure: Failure | None = None
-    profile: MemoryProfile | None = None  # an estimate's shares are never spread over a measured total
-    at_failure: MemoryProfile | None = None
+    profile: MemoryProfile | None = field(
+        default=None, repr=False
+    )  # an estimate's shares are never spread over a measured total
+    at_failure: MemoryProfile | None = field(default=None, repr=False)
+    note: str = ""
 
     @property
     def peak_bytes(self) -> int | None:
@@ -106,7 +117,7 @@ def measure(
     network: Any,
     *,
     batch_size: int,
-    optimizer: Any = "adam",
+    optimizer: Any = None,
     loss: Any = None,
     dtype_policy: str | None = None,
     jit_compile: bool | Literal["auto"] = "auto",
@@ -173,6 +184,7 @@ class RunningTrial:
         self._built: Mapping[str, Any] = {}  # the build's peak_bytes, and in words the data to train on
         self._steps: list[TrialStep] = []
         self._profiles: dict[str, MemoryProfile] = {}
+        self._note = ""
         self._trial: Trial | None = None
         variables = environment(device, limit_bytes, setup.memory_growth)
         self._child = ChildProcess("memviz.measurement.worker", variables)
@@ -224,6 +236,8 @@ class RunningTrial:
                 self._emit("step", step=step, **amounts)
             case "built":
                 self._built = told
+            case "note":
+                self._note = told["text"]
             case "profile":
                 profile = profile_from_dict(told["profile"])
                 self._profiles[profile.phase] = profile
@@ -286,6 +300,7 @@ class RunningTrial:
             steps=tuple(self._steps),
             phases={n: Phase(n, peak, self._profiles.get(n)) for n, peak in found.items() if peak is not None},
             data=self._built.get("data", ""),
+            note=self._note,
             seconds=time.monotonic() - self._began,
             profile=self._profiles.get("steady_step"),
         )
@@ -294,7 +309,7 @@ class RunningTrial:
 def environment(device: str, limit_bytes: int | None, memory_growth: bool) -> dict[str, str]:
     """What has to stand in the child's environment before it imports TensorFlow."""
     if device != REFERENCE:
-        return {"TF_FORCE_GPU_ALLOW_GROWTH": "true" if memory_growth else "false"}
+        return BACKEND | {"TF_FORCE_GPU_ALLOW_GROWTH": "true" if memory_growth else "false"}
     assert limit_bytes is not None
     # Before the region proper TensorFlow takes a small one for its own tensors; the limit is raised by as much.
     room = limit_bytes if memory_growth else limit_bytes + FIRST_REGION_BYTES

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import keras
@@ -45,8 +45,18 @@ class _Trainer:
         keras.utils.set_random_seed(0)
         model, batches = self._build(device, *unpacked(self._request["question"]))
         self._train(model, batches, device)
-        for profile in self._recorder.profiles() if self._recorder else ():
-            self._send({"kind": "profile", "profile": profile_to_dict(profile)})
+        with self._recording_read():
+            for profile in self._recorder.profiles() if self._recorder else ():
+                self._send({"kind": "profile", "profile": profile_to_dict(profile)})
+
+    @contextmanager
+    def _recording_read(self) -> Iterator[None]:
+        """A recording that cannot be read is said to be so; the trial itself is as good as without one."""
+        try:
+            yield
+        except Exception as error:
+            self._recorder = None
+            self._send({"kind": "note", "text": f"The recording cannot be read: {error}"})
 
     def what_was_alive(self) -> dict[str, Any]:
         """After the device ran out of memory: what was alive at that moment, and what had been free."""
@@ -116,7 +126,8 @@ class _Trainer:
                 seconds = time.perf_counter() - began
             self._send({"kind": "step", "index": index, "loss": loss, "seconds": seconds, **_amounts(device)})
             if self._recorder and index == RECORDED_STEP:
-                self._recorder.stop()
+                with self._recording_read():
+                    self._recorder.stop()
 
     def _step(self, step: Any, batch: Any, device: Device) -> float | None:
         """One training step on a batch that is put on the device anew, and its loss; the batch is gone afterwards."""
@@ -142,12 +153,14 @@ def main() -> None:
     channel = Channel()
     tf.get_logger().setLevel("ERROR")
     request = channel.receive()
+    channel.leaves_behind = request["folder"]
     trainer = _Trainer(channel.send, request)
     try:
         trainer.run()
         channel.send({"kind": "done"})
     except Exception as error:
-        exhausted = type(error).__name__ == "ResourceExhaustedError"
+        # A constant of the graph that finds no room is an internal error to TensorFlow.
+        exhausted = type(error).__name__ == "ResourceExhaustedError" or "evaluate a constant node" in str(error)
         status = "host_out_of_memory" if isinstance(error, MemoryError) else "out_of_memory" if exhausted else "crashed"
         bare = exhausted or isinstance(error, ValueError)
         text = str(error) if bare else f"{type(error).__name__}: {error}"

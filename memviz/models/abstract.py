@@ -81,6 +81,7 @@ def _initialize(original: Any) -> Any:
         told = {"dtype": variable._dtype, "trainable": variable.trainable, "name": variable.name}
         variable._value = UninitializedVariable(shape=shape, **told)
         variable._memviz_abstract = True
+        variable._memviz_given = None if callable(value) else value  # such as an optimizer's learning rate
         made.append(variable)
 
     return initialize
@@ -120,11 +121,12 @@ def _value(original: Any) -> Any:
     def value(variable: Any) -> Any:
         import tensorflow as tf
 
-        initializer = initializer_of(variable)
-        if initializer is not None and building_abstractly() and tf.executing_eagerly():
+        initializer, given = initializer_of(variable), getattr(variable, "_memviz_given", None)
+        if is_abstract(variable) and building_abstractly() and tf.executing_eagerly():
             small = not variable.trainable and math.prod(variable._shape) <= _LARGEST_VALUE
-            if small and not variable._value.is_initialized():
-                variable._value.assign(initializer(variable._shape, dtype=variable._dtype))
+            if small and not (initializer is given is None) and not variable._value.is_initialized():
+                value = initializer(variable._shape, dtype=variable._dtype) if given is None else given
+                variable._value.assign(value)
         return original.fget(variable)
 
     return property(value)

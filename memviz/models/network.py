@@ -24,12 +24,13 @@ if TYPE_CHECKING:
 class Network:
     """A `ConvNet`, a function that returns a `keras.Model`, or a model's config. Every `build` makes a fresh model.
 
-    loss: the serialized loss a given model was compiled with. default_policy: the caller's global dtype policy, which a
-    child process would not know.
+    loss, optimizer: the serialized ones that a given model was compiled with. default_policy: the caller's global dtype
+    policy, which a child process would not know.
     """
 
     source: ConvNet | Callable[[], Any] | Mapping[str, Any]
     loss: Any = None
+    optimizer: Any = None
     default_policy: str = "float32"
 
     @classmethod
@@ -43,39 +44,42 @@ class Network:
         keras = sys.modules.get("keras")  # not imported here: without Keras there is neither a model nor a policy
         if keras is not None and isinstance(network, keras.Model):
             with _config_needed():
-                return cls(serialized(network), serialized(network.loss) if network.compiled else None)
-        if isinstance(network, ConvNet) or (callable(network) and not isinstance(network, type)):
+                compiled = (network.loss, network.optimizer) if network.compiled else (None, None)
+                return cls(serialized(network), *map(serialized, compiled))
+        own_class = keras is not None and isinstance(network, type) and issubclass(network, keras.Model)
+        own_class = own_class and not network.__module__.startswith("keras.")
+        if isinstance(network, ConvNet) or own_class or (callable(network) and not isinstance(network, type)):
             return cls(network, default_policy="float32" if keras is None else keras.config.dtype_policy().name)
         raise TypeError(
             f"A network is a keras.Model, a function without arguments that returns one, or a memviz ConvNet, "
             f"not {network!r}."
         )
 
-    def build(self, dtype_policy: str | None = None) -> tuple[keras.Model, Any]:
+    def build(self, dtype_policy: str | None = None) -> tuple[keras.Model, Any, Any]:
         """A fresh Keras model, to be compiled, with ``dtype_policy`` in place of its own where one is given; and the
-        loss that the user compiled it with, for `training.make_loss` (None: with none).
+        loss and optimizer that the user compiled it with, for `training` to make anew (None: with none).
 
         Raises ValueError where the network cannot be built or is not a model; the original error is its cause.
         """
         if isinstance(self.source, ConvNet):
             policy = dtype_policy or self.source.dtype_policy or self.default_policy
-            return dataclasses.replace(self.source, dtype_policy=policy).build(), None
+            return dataclasses.replace(self.source, dtype_policy=policy).build(), None, None
         if isinstance(self.source, Mapping):
-            return _rebuild(self.source, dtype_policy), self.loss
+            return _rebuild(self.source, dtype_policy), self.loss, self.optimizer
         model = _call_builder(self.source, dtype_policy or self.default_policy)
-        loss = model.loss if model.compiled else None
+        loss, optimizer = (model.loss, model.optimizer) if model.compiled else (None, None)
         if any(is_abstract(variable) != building_abstractly() for variable in model.variables):
             # Made before, all of it or a part: the user's own model. It stays as it is; its config makes another.
             with _config_needed():
                 model = _rebuild(serialized(model), dtype_policy)
-        return model, loss
+        return model, loss, optimizer
 
 
 def packed(network: Network, setup: TrainingSetup) -> str:
     """A network and how it is trained as text for a child process; functions, also of a notebook, by cloudpickle."""
     import cloudpickle
 
-    if not isinstance(setup.optimizer, str):  # an instance's variables stay here
+    if not isinstance(setup.optimizer, str | None):  # an instance's variables stay here
         setup = dataclasses.replace(setup, optimizer=serialized(setup.optimizer))
     return base64.b64encode(cloudpickle.dumps((network, setup))).decode("ascii")
 
@@ -99,9 +103,12 @@ def serialized(part: Any) -> Any:
         return keras.saving.serialize_keras_object(part)
 
 
-def in_a_line(error: Exception) -> str:
+def in_a_line(error: BaseException) -> str:
     """The start of an error's text; Keras' run over many lines, and the whole stays as the cause."""
-    return textwrap.shorten(str(error), 300, placeholder=" ...")
+    try:
+        return textwrap.shorten(str(error), 300, placeholder=" ...")
+    except Exception:  # a text that cannot be made
+        return "(no text)"
 
 
 def _call_builder(builder: Callable[[], Any], dtype_policy: str) -> keras.Model:
@@ -111,7 +118,7 @@ def _call_builder(builder: Callable[[], Any], dtype_policy: str) -> keras.Model:
     try:
         with _global_policy(dtype_policy):
             model = builder()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise_out_of_memory(error)
         said = in_a_line(error)
         if building_abstractly() and type(error).__module__.startswith("tensorflow."):

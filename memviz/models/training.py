@@ -22,10 +22,11 @@ def compiled_model(network: Network, setup: TrainingSetup) -> keras.Model:
     Raises ValueError where the network cannot be built, its shapes are not known, the loss does not suit it, or none
     can be chosen.
     """
-    model, own_loss = network.build(setup.dtype_policy)
+    model, own_loss, own_optimizer = network.build(setup.dtype_policy)
     _, outputs = ends(model, setup.inputs)
     loss = make_loss(own_loss if setup.loss is None else setup.loss) or suitable_loss(outputs)
-    model.compile(optimizer=make_optimizer(setup.optimizer), loss=loss, jit_compile=setup.jit_compile)
+    optimizer = make_optimizer(setup.optimizer or own_optimizer or "adam")
+    model.compile(optimizer=optimizer, loss=loss, jit_compile=setup.jit_compile)
     return model
 
 
@@ -81,6 +82,13 @@ def step_function(model: keras.Model) -> Any:
     """
     # Keras does not let autograph convert the step either.
     return tf.function(model.train_step, autograph=False, jit_compile=model.jit_compile, reduce_retracing=True)
+
+
+def trained_with(model: keras.Model, setup: TrainingSetup) -> dict[str, object]:
+    """The setup as plain data, with the loss and the optimizer that the model was compiled with where it names none."""
+    optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)  # within the scaling of the loss
+    own = {} if setup.optimizer is not None else {"optimizer": type(optimizer).__name__.lower()}
+    return setup.describe() | own | {"loss": loss_name(model)}
 
 
 def loss_name(model: keras.Model) -> str:
@@ -157,6 +165,11 @@ def _symbolic(example: str) -> Any:
 def batch_specs(model: keras.Model, batch_size: int, inputs: Any = None) -> tuple[Any, Any]:
     """TensorSpecs of one batch: features and labels, in the model's own structure; inputs and errors as for `ends`."""
     features, outputs = ends(model, inputs)
+    if any(x.dtype == "string" for x in keras.tree.flatten(features)):
+        raise ValueError(
+            f"The model {model.name!r} takes strings, which have no size in a tensor; encode them in the data pipeline "
+            "(StringLookup, TextVectorization) and give memviz the model behind it."
+        )
     features = keras.tree.map_structure(lambda x: tf.TensorSpec((batch_size, *x.shape[1:]), x.dtype), features)
     flat, loss = keras.tree.flatten(outputs), model.loss
     if isinstance(loss, Mapping):  # by output name

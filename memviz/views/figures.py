@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import plotly.graph_objects as go
+from plotly.colors import qualitative
 
 from memviz.profile import Allocation, Category, MemoryProfile
 from memviz.units import KIB, UnitSystem, format_bytes, unit_for
@@ -152,19 +153,24 @@ def timeline(
     at, total = _shares(points), line.sum(axis=1)
     peak = _shares(line)[line.index.get_loc(profile.peak_position)]
     highest = _highest([profile.peak_bytes, areas.peak_bytes], budget_bytes)
+    # Layers have colours of their own, as colour-blind-safe, so that none is taken for a category.
+    colors = [color for color, _, _ in STYLES.values()] if by == "category" else qualitative.Safe
+    styles = [(color, pattern) for color, (_, pattern, _) in zip(colors, STYLES.values(), strict=False)]
+    named = category_text if by == "category" else str
     traces = [
-        {"type": "scatter", "mode": "lines", "stackgroup": "held", "name": category_text(str(name)), "x": at,
+        {"type": "scatter", "mode": "lines", "stackgroup": "held", "name": named(str(name)), "x": at,
          "y": points[name].tolist(), "line": {"shape": "hv", "width": 0, "color": color}, "fillcolor": color,
          "fillpattern": {"shape": pattern, "fillmode": "overlay", "fgcolor": "white", "fgopacity": 0.45, "size": 7},
          "hovertemplate": "%{customdata}", "customdata": [format_bytes(size, units) for size in points[name]],
          "visible": bool(points[name].any())}
-        for name, (color, pattern, _) in zip(points, STYLES.values(), strict=True)
+        for name, (color, pattern) in zip(points, styles, strict=True)
     ]  # fmt: skip
     texts = _what_happens(profile, line, units)
     course = _line(profile.source, _shares(line), total.tolist(), units, INK, width=1.2 if estimate else 0)
     course["line"]["shape"] = "hv"
     traces.append(course | {"hovertext": texts, "showlegend": estimate is not None})
-    traces.append(_line("budget", [0, 100], [budget_bytes] * 2, units, BUDGET, width=2.5))
+    capacity = _line("budget", [0, 100], [budget_bytes] * 2, units, BUDGET, width=2.5)
+    traces.append(capacity | {"visible": budget_bytes is not None})
     top = f"{category_text(profile.phase).capitalize()}: {format_bytes(profile.peak_bytes, units)} at the peak"
     layout = _frame(TRIAL_HEIGHT + 60) | _title(f"{top} ({profile.source})", _TIMELINE_NOTE)
     layout |= {

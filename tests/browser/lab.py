@@ -119,7 +119,7 @@ def bars(page: Any) -> dict[str, list[int]]:
 def course(page: Any) -> dict[str, list[float | None]]:
     """The trial's chart as the browser holds it: the heights of each line."""
     return page.evaluate(
-        "Object.fromEntries(Array.from(document.querySelectorAll('.memviz .js-plotly-plot')[1].data)"
+        "Object.fromEntries(Array.from(document.querySelectorAll('.memviz .js-plotly-plot')[1]?.data ?? [])"
         ".map(t => [t.name, Array.from(t.y)]))"
     )
 

@@ -73,11 +73,9 @@ def test_growing_regions_double_and_do_not_join():
     allocator.allocate(1_024)
     allocator.allocate(kernel)
     allocator.allocate(kernel)
-    with pytest.raises(OutOfMemoryError) as raised:
+    with pytest.raises(OutOfMemoryError):
         allocator.allocate(kernel)
-    assert raised.value.requested_bytes == kernel
-    assert raised.value.in_use_bytes == allocator.in_use_bytes
-    assert raised.value.largest_free_bytes < kernel
+    assert max(size for size, _ in allocator.free_chunks()) < kernel < allocator.free_bytes
     one_region = BfcAllocator(9_513 << 20, (9_513 << 20,))
     for _ in range(3):
         one_region.allocate(kernel)

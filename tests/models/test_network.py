@@ -18,6 +18,7 @@ from memviz.models.training import (
     make_loss,
     make_optimizer,
     step_function,
+    trained_with,
 )
 from memviz.setup import TrainingSetup
 
@@ -77,7 +78,7 @@ def test_a_nested_model_keeps_its_frozen_part_and_gets_no_slots():
     model = keras.Sequential([keras.Input((8, 8, 1)), base, keras.layers.Dense(1)])
     model.compile(optimizer="adam", loss="mse")
     model.optimizer.build(model.trainable_variables)
-    rebuilt, loss = travelled(Network.of(model)).build()
+    rebuilt, loss, _ = travelled(Network.of(model)).build()
     assert shapes(rebuilt) == shapes(model)
     assert len(rebuilt.trainable_variables) == len(model.trainable_variables) == 2
     assert loss == "mse"
@@ -264,3 +265,19 @@ def test_a_model_without_a_config_is_refused_with_the_way_out():
 
     with pytest.raises(ValueError, match=r"(no usable|from its) config .* pass a function without arguments that buil"):
         Network.of(Mine(object())).build()
+
+
+@pytest.mark.parametrize("as_function", [False, True])
+def test_the_compiled_optimizer_is_the_one_that_trains(as_function):
+    def compiled():
+        model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(4)])
+        model.compile(keras.optimizers.SGD(0.01, momentum=0.9), "mse")
+        return model
+
+    network = travelled(Network.of(compiled if as_function else compiled()))
+    own, chosen = (compiled_model(network, TrainingSetup(batch_size=2, optimizer=o)) for o in (None, "adagrad"))
+    assert (type(own.optimizer), own.optimizer.momentum) == (keras.optimizers.SGD, 0.9)
+    assert type(chosen.optimizer) is keras.optimizers.Adagrad
+    assert trained_with(own, TrainingSetup(batch_size=2))["optimizer"] == "sgd"
+    usual = compiled_model(Network.of(presets.digits), TrainingSetup(batch_size=2))
+    assert isinstance(usual.optimizer, keras.optimizers.Adam)

@@ -61,7 +61,7 @@ class Explorer:
         self._looked_ahead_from: words.ExplorerState | None = None
         self._run = TrialRun(state=self.state)
         self._handle: RunningTrial | None = None
-        self._closed = False
+        self._closed = self._mistaken = False
         self._records: queue.SimpleQueue[tuple[Callable[..., None], Any]] = queue.SimpleQueue()
         self._make_widgets(notice)
         self._put(self._draw_bars)
@@ -117,14 +117,16 @@ class Explorer:
             self.steps.value = words.default_steps(self._base)
         try:
             self._wanted = words.state_of(self.knobs.values(), self._base)
+            self._mistaken = False
         except (ValueError, TypeError) as error:
+            self._mistaken = True  # what the knobs say cannot be trained
             self._put(self._complain, f"{error} The chart below still shows the last setup that works.")
         else:
             self.knobs.mark(self._wanted)
             self._put(self._follow)
 
     def _start(self) -> None:
-        if not self.start_button.disabled:
+        if not self.start_button.disabled and not self._mistaken:
             self.start_button.disabled = True
             self._put(self._begin)
 

@@ -53,7 +53,9 @@ def opening_state(network: ConvNet | None, free_bytes: int) -> tuple[ExplorerSta
         )
     network = network or presets.bird_audio
     policy = network.dtype_policy or "float32"
-    setup = TrainingSetup(batch_size=1, dtype_policy=policy, device=REFERENCE, budget_bytes=BUDGET_BYTES)
+    setup = TrainingSetup(
+        batch_size=1, optimizer="adam", dtype_policy=policy, device=REFERENCE, budget_bytes=BUDGET_BYTES
+    )
     return ExplorerState(network=network, setup=setup), notice
 
 
