@@ -82,6 +82,15 @@ PROFILE = interchange.profile_to_dict(
         PROFILE | {"allocations": PROFILE["allocations"] | {"nbytes": [1]}},
         PROFILE | {"allocations": PROFILE["allocations"] | {"category": ["snack"]}},
         PROFILE | {"allocations": PROFILE["allocations"] | {"shape": [3]}},
+        PROFILE | {"allocations": PROFILE["allocations"] | {"shape": ["ab"]}},
+        PROFILE | {"allocations": PROFILE["allocations"] | {"nbytes": [float("inf")]}},
+        PROFILE | {"allocations": PROFILE["allocations"] | {"nbytes": [2**63]}},
+        PROFILE | {"allocations": PROFILE["allocations"] | {"start": [1.5]}},
+        PROFILE | {"allocations": PROFILE["allocations"] | {"end": [True]}},
+        PROFILE | {"allocations": PROFILE["allocations"] | {"layer": [3]}},
+        PROFILE | {"layers": "dense"},
+        PROFILE | {"source": "dreamt"},
+        PROFILE | {"setup": [1]},
     ],
 )  # fmt: skip
 def test_anything_else_is_refused_in_one_sentence(data):
@@ -101,6 +110,12 @@ RECORDED = MemoryProfile(
         Allocation(256, 0, 1, None, "dense", Category.GRADIENT),
     ),
 )  # fmt: skip
+
+
+def test_only_a_profile_is_saved(tmp_path):
+    with pytest.raises(TypeError, match=r"such as estimate\.profile"):
+        interchange.save(Estimate({}, 1, "build", "mse"), tmp_path / "e.json")
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_saved_profile_is_loaded_equal(tmp_path):

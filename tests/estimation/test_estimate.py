@@ -5,6 +5,7 @@ import sys
 import keras
 import networks
 import pytest
+import tensorflow as tf
 from keras.src.backend.tensorflow.core import Variable
 
 import memviz
@@ -195,3 +196,57 @@ def test_bad_input_is_one_sentence_and_leaves_nothing(network, options, says):
         memviz.estimate(network, **({"jit_compile": False} | options))
     assert "\n" not in str(raised.value)
     assert Variable._initialize is original
+
+
+def test_a_function_of_its_own_in_the_step_is_played_as_part_of_it():
+    def scaled():
+        double = tf.function(lambda x: x * 2.0 + 1.0)
+        stack = [keras.layers.Dense(512, name="wide"), keras.layers.Lambda(double), keras.layers.Dense(1)]
+        return keras.Sequential([keras.Input((64,)), *stack])
+
+    options = {"batch_size": 64, "jit_compile": False, "device": "reference", "budget": "200 MiB"}
+    estimate, trial = memviz.estimate(scaled, **options), memviz.measure(scaled, **options)
+    assert estimate.peak_bytes == pytest.approx(trial.peak_bytes, rel=0.03)
+
+
+@pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16", "float64"])
+def test_other_dtypes_are_as_measured(policy):
+    options = {"batch_size": 32, "jit_compile": False, "device": "reference", "budget": "1 GiB", "dtype_policy": policy}
+    estimate, trial = memviz.estimate(flattened, **options), memviz.measure(flattened, **options)
+    low, high = estimate.peak_ranges["steady_step"]
+    assert 0.995 * low <= trial.peak_bytes <= 1.005 * high
+    assert high <= 1.05 * low
+
+
+def test_what_the_runtime_folds_stays_as_a_constant():
+    """The gradient of a mean over an image is the same in every step; recorded as ``truediv/_0__cf__0``."""
+
+    def pixels():
+        stack = [keras.layers.Conv2D(8, 3, padding="same"), keras.layers.Conv2D(3, 3, padding="same")]
+        return keras.Sequential([keras.Input((64, 64, 3)), *stack])
+
+    options = {"batch_size": 16, "jit_compile": False, "device": "reference", "budget": "1 GiB"}
+    estimate, trial = memviz.estimate(pixels, **options), memviz.measure(pixels, **options, record=True)
+    folded = [
+        [a.requested_nbytes for a in profile.allocations if "__cf__" in a.op]
+        for profile in (estimate.profile, trial.profile)
+    ]
+    assert folded == [[16 * 64 * 64 * 3 * 4]] * 2
+    assert estimate.peak_bytes == pytest.approx(trial.peak_bytes, rel=0.002)
+
+
+@pytest.mark.parametrize(
+    ("network", "says"),
+    [
+        (lambda: sys.exit(3), "raised SystemExit"),
+        (lambda: keras.Sequential([keras.Input((8, 4)), keras.layers.LSTM(4)]), r"memviz\.measure"),
+    ],
+)
+def test_what_cannot_be_estimated_is_said(network, says):
+    with pytest.raises(ValueError, match=says):
+        memviz.estimate(network, batch_size=2)
+
+
+def test_a_weight_without_elements_is_no_obstacle():
+    empty = memviz.estimate(lambda: keras.Sequential([keras.Input((0,)), keras.layers.Dense(3)]), batch_size=2)
+    assert empty.required_bytes < 100_000

@@ -99,3 +99,17 @@ ALL = {
     "digits": presets.digits, "normed": NORMED, "residual": residual, "unet": unet, "transformer": transformer,
     **CHAINS,
 }  # fmt: skip
+
+
+def grouped():
+    return keras.Sequential([
+        keras.Input((32, 32, 4)), keras.layers.Conv2D(16, 3, groups=4), keras.layers.GlobalAveragePooling2D(),
+        keras.layers.Dense(1),
+    ])  # fmt: skip
+
+
+def namesakes():
+    """Two layers of one name, in two nested models, and one named as a row beside the keras.layers."""
+    inner = keras.Sequential([keras.Input((8,)), keras.layers.Dense(300, name="d")], name="first")
+    other = keras.Sequential([keras.Input((300,)), keras.layers.Dense(200, name="d")], name="second")
+    return keras.Sequential([keras.Input((8,)), inner, other, keras.layers.Dense(1, name="loss")])

@@ -9,7 +9,7 @@ import pytest
 import recorded
 import troubled
 
-from memviz import Category, measure, presets
+from memviz import Category, estimate, measure, presets
 from memviz.measurement import trace
 from memviz.models.abstract import abstract_weights
 from memviz.models.convnet import ConvNet
@@ -231,3 +231,19 @@ def test_a_damaged_trace_and_a_trace_of_nothing_are_refused(tmp_path):
         trace.read_trace(path, "bfc_cpu_allocator_for_gpu")
     with pytest.raises(ValueError, match="wrote no dump"):
         trace.read_dump(str(tmp_path), "bfc_cpu_allocator_for_gpu")
+
+
+def test_a_function_called_in_the_step_is_recorded_too():
+    """Keras' grouped convolution on the CPU is a function of its own, compiled by XLA."""
+    trial = recording(recorded.grouped)
+    assert (trial.status, trial.note) == ("completed", "")
+    assert trial.profile.peak_bytes == trial.profile.allocator_peak_bytes
+
+
+def test_layers_of_the_same_name_have_rows_of_their_own():
+    trial = recording(recorded.namesakes)
+    assert trial.profile.layers == ("d", "d (2)", "loss (2)")
+    held = trial.profile.by_layer()["parameter"]
+    assert held[["d", "d (2)", "loss (2)"]].tolist() == [8 * 300 * 4 + 300 * 4, 300 * 200 * 4 + 200 * 4, 200 * 4 + 4]
+    estimated = estimate(recorded.namesakes, batch_size=BATCH).profile
+    assert estimated.by_layer()["parameter"].to_dict() == held.reindex(estimated.by_layer().index).to_dict()

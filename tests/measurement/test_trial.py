@@ -266,24 +266,28 @@ def test_ctrl_c_ends_the_child_and_is_raised():
     assert not any(child.is_running() for child in children)
 
 
-def test_the_child_ends_in_the_middle_of_a_long_operation_when_its_parent_is_killed():
-    script = """
-import troubled
+@pytest.mark.parametrize("record", [False, True])
+def test_the_child_ends_in_the_middle_of_a_long_operation_when_its_parent_is_killed(record, tmp_path):
+    script = f"""
+import tempfile, troubled
+tempfile.tempdir = {str(tmp_path)!r}
 from memviz.measurement.trial import RunningTrial
 from memviz.setup import TrainingSetup
 setup = TrainingSetup(batch_size=1, budget_bytes=2**28, device="reference")
 def tell(event):
     if (event.kind, event.phase) == ("sample", "first_step"):
         print(running.pid, flush=True)
-running = RunningTrial(troubled.slow_to_train, setup, on_event=tell)
+running = RunningTrial(troubled.slow_to_train, setup, record={record}, on_event=tell)
 running.wait()
 """
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, env=environment) as parent:
         pid = json.loads(parent.stdout.readline())
         assert psutil.pid_exists(pid)
+        assert len(list(tmp_path.iterdir())) == record
         parent.kill()
     assert gone(pid)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(

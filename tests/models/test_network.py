@@ -281,3 +281,17 @@ def test_the_compiled_optimizer_is_the_one_that_trains(as_function):
     assert trained_with(own, TrainingSetup(batch_size=2))["optimizer"] == "sgd"
     usual = compiled_model(Network.of(presets.digits), TrainingSetup(batch_size=2))
     assert isinstance(usual.optimizer, keras.optimizers.Adam)
+
+
+def test_a_class_of_ones_own_is_a_function_that_returns_a_model():
+    class Mine(keras.Sequential):
+        def __init__(self):
+            super().__init__([keras.Input((4,)), keras.layers.Dense(3)])
+
+    assert Network.of(Mine).build()[0].count_params() == 15
+
+
+def test_strings_are_refused_with_the_way_out():
+    model = keras.Sequential([keras.Input((), dtype="string"), keras.layers.Lambda(tf.strings.length)])
+    with pytest.raises(ValueError, match=r"takes strings, .*encode them in the data pipeline"):
+        batch_specs(model, 2)

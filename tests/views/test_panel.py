@@ -123,6 +123,19 @@ def test_a_mistake_stays_on_show_until_it_is_mended(panel):
     wait_for(lambda: not panel._error.value)
 
 
+def test_no_trial_starts_while_a_mistake_is_on_show(panel):
+    panel.knobs.fields["budget"].value = "lots"
+    wait_for(lambda: "'lots' is not a size" in panel._error.value)
+    panel.start_button.click()
+    assert not panel.start_button.disabled
+    panel.knobs.fields["budget"].value = "1 GiB"
+    panel.steps.value = 3
+    panel.start_button.click()
+    assert panel.start_button.disabled
+    wait_for(lambda: panel.trial is not None)
+    assert panel.trial.setup.budget_bytes == 1 << 30
+
+
 def test_closing_leaves_no_thread():
     before = set(threading.enumerate())
     panel = memviz.explore(presets.digits)
