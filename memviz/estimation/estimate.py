@@ -49,19 +49,32 @@ def estimate_traced(traced: Traced, setup: TrainingSetup) -> Estimate:
     """The estimate within a setup's budget, of what was traced under this setup or one with another budget."""
     by_order = [_peaks(lines, _allocator(setup, _ROOMY)) for lines in traced.scripts]
     ranges = {phase: (min(p[phase] for p in by_order), max(p[phase] for p in by_order)) for phase in by_order[0]}
-    usual = sorted(zip(by_order, traced.scripts, strict=True), key=lambda pair: pair[0]["steady_step"])
-    _, lines = usual[len(usual) // 2]
-    phases = _phases_within(traced, lines, setup, _ROOMY)
+    by_peak = sorted(zip(by_order, traced.scripts, strict=True), key=lambda pair: pair[0]["steady_step"])
+    orders = [lines for _, lines in (by_peak[len(by_peak) // 2], *by_peak)]  # the usual one first
+    phases = _phases_within(traced, orders[0], setup, _ROOMY)
     largest = max(phases.values(), key=lambda phase: phase.peak_bytes).name
-    failure = alive = None
+    required, ran_out, failure, alive = _required_bytes(traced.scripts, by_order), None, None, None
     if setup.budget_bytes is not None:
-        # Within a budget the allocator finds other chunks; where it runs out, the phases are those without one.
-        try:
-            phases = _phases_within(traced, lines, setup, setup.budget_bytes)
-        except RanOutError as error:
-            failure, alive = _failure(error, setup.budget_bytes), _profile(traced, setup, error.phase, error.alive)
-    required = _required_bytes(traced.scripts, by_order)
+        # A larger budget can be in pieces where a smaller one is not: what is more than required fails in no order.
+        tried = orders if required <= setup.budget_bytes else orders[:1]
+        within, ran_out = _first_that_fits(traced, tried, setup, setup.budget_bytes)
+        phases = within or phases
+    if ran_out is not None and setup.budget_bytes is not None:
+        failure, alive = _failure(ran_out, setup.budget_bytes), _profile(traced, setup, ran_out.phase, ran_out.alive)
     return Estimate(phases, required, largest, str(traced.trained_with["loss"]), ranges, failure, alive)
+
+
+def _first_that_fits(
+    traced: Traced, orders: Sequence[Sequence[Line]], setup: TrainingSetup, limit_bytes: int
+) -> tuple[dict[str, Phase], RanOutError | None]:
+    """The phases of the first order that does not run out within a limit; where all do, none, and how the first did."""
+    first = None
+    for lines in orders:
+        try:
+            return _phases_within(traced, lines, setup, limit_bytes), None
+        except RanOutError as error:
+            first = first or error
+    return {}, first
 
 
 def trace_training(network: Network, setup: TrainingSetup) -> Traced:

@@ -364,7 +364,8 @@ def trial_figure(
          "arrowhead": 2, "ax": -24, "ay": 30, "bgcolor": "white", "bordercolor": BUDGET, "borderpad": 3},
         {"text": "loss: Keras' mean of the steps so far, as fit prints it",
          "xref": "paper", "yref": "y2 domain", "x": 0, "y": 1, "yanchor": "bottom"},
-        {"text": "TensorFlow is starting in the child process." if events else
+        {"text": f"The trial ended before anything was measured: {ended}." if ended else
+                 "TensorFlow is starting in the child process." if events else
                  "Run trial draws memory and loss of real training steps here, as they happen.",
          "xref": "paper", "yref": "paper", "x": 0.5, "y": 0.52, "visible": not told, "font": {"size": 14},
          "bgcolor": "white"},
