@@ -216,7 +216,7 @@ class Explorer:
         figure = figures.layer_figure(profile, log=state.log, units=state.units)
         self.bars = _shown(self.bars, figure, self._bars_box)
         budget = state.setup.budget_bytes
-        fits = "" if budget is None else "memviz-fits" if self.estimate.required_bytes <= budget else "memviz-lacks"
+        fits = "" if budget is None else "memviz-fits" if words.fits(self.estimate, budget) else "memviz-lacks"
         self._verdict.value = tables.paragraph(words.verdict(state, self.estimate), f"verdict {fits}")
         table = tables.layer_table_html(tables.layer_table(profile, state.network), state.units)
         not_counted = tables.paragraph(f"Not counted: {' '.join(profile.not_counted)}")

@@ -128,11 +128,12 @@ def verdict(state: ExplorerState, estimate: Estimate) -> str:
     if budget is not None:
         gap = format_bytes(abs(budget - need), units)
         room = f"fits into {format_bytes(budget, units)} with {gap} to spare"
-        lack = f"does not fit into {format_bytes(budget, units)}: {gap} are missing"
+        missing = f"{gap} are missing" if need > budget else "memory growth leaves it in pieces"
+        lack = f"does not fit into {format_bytes(budget, units)}: {missing}"
         if (failed := estimate.failure) is not None:
             asked = f"{format_bytes(failed.requested_bytes or 0, units)} ({shape_text(failed.shape)})"
             lack += f", and {PHASE_WORDS[failed.phase]} fails when {asked} are asked for"
-        text += f" and {room if need <= budget else lack}"
+        text += f" and {room if fits(estimate, budget) else lack}"
     held = (decides.profile or estimate.profile).by_category()
     largest = f"{category_text(str(held.idxmax()))} is {percent_text(held.max() / held.sum())} of that peak"
     layer = max(network.plan, key=lambda each: each.parameters)
@@ -140,6 +141,11 @@ def verdict(state: ExplorerState, estimate: Estimate) -> str:
     name = f"flatten \N{RIGHTWARDS ARROW} {layer.name}" if flattened else layer.name
     share = percent_text(layer.parameters / network.parameters)
     return f"{text}; {largest}, and {name} ({layer.formula}) holds {share} of the parameters."
+
+
+def fits(estimate: Estimate, budget_bytes: int) -> bool:
+    """Whether training fits into a budget, as far as the estimate goes."""
+    return estimate.required_bytes <= budget_bytes and estimate.failure is None
 
 
 @dataclass(frozen=True, kw_only=True)
