@@ -2,13 +2,15 @@
 
 Every row is estimated, then really trained in a child process (five steps, jit off). Rows are kept in
 benchmarks/results/accuracy.json and only missing ones are run: interrupt and go on at will. ``--fresh`` starts anew,
-``--only NAME`` runs some rows. Errors are signed, in percent of what was measured.
+``--only NAME`` runs some rows. ``--budgets`` trains each row twice more, under 1.02 and 0.95 times the budget that the
+estimate requires, and counts who dies and who survives. Errors are signed, in percent of what was measured.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import statistics
 import time
@@ -17,17 +19,19 @@ from pathlib import Path
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import psutil
+from baselines import RULES, baselines
 from zoo import ROWS, Row
 
 import memviz
 from memviz.estimation.service import shared_service
 from memviz.models.network import Network
 from memviz.setup import TrainingSetup
-from memviz.units import GIB, format_bytes
+from memviz.units import GIB, MIB, format_bytes
 
 RESULTS = Path(__file__).parent / "results" / "accuracy.json"
 PHASES = ("build", "first_step", "steady_step")
 BUDGET = 6 * GIB
+FACTORS = (1.02, 0.95)
 
 
 def measured_row(row: Row) -> dict[str, object]:
@@ -38,7 +42,6 @@ def measured_row(row: Row) -> dict[str, object]:
     estimate = shared_service().estimate(Network.of(row.network), setup)
     seconds = time.perf_counter() - began
     trial = memviz.measure(row.network, **options, device="reference", budget=BUDGET)
-    at_peak = estimate.profile.by_category()
     return {
         "status": trial.status,
         "error": trial.error,
@@ -48,8 +51,20 @@ def measured_row(row: Row) -> dict[str, object]:
         "ranges": estimate.peak_ranges,
         "measured": {phase: trial.phases[phase].peak_bytes for phase in trial.phases},
         "steps": [step.peak_bytes for step in trial.steps],
-        "parameters": int(at_peak["parameter"]),
+        "baselines": baselines(row.network, row.batch_size, row.optimizer),
     }
+
+
+def budget_trials(row: Row, required: int) -> dict[str, str]:
+    """How training ends with a little more, and a little less, than the estimate requires."""
+    found = {}
+    for factor in FACTORS:
+        trial = memviz.measure(
+            row.network, batch_size=row.batch_size, optimizer=row.optimizer, jit_compile=False, device="reference",
+            budget=math.ceil(factor * required / MIB) * MIB,
+        )  # fmt: skip
+        found[str(factor)] = trial.status
+    return found
 
 
 def load(fresh: bool) -> dict[str, dict]:
@@ -77,6 +92,20 @@ def print_table(results: dict[str, dict]) -> None:
         )
 
 
+def print_baselines(results: dict[str, dict]) -> None:
+    print(f"\nsigned error of the steady peak\n{'':44}{'memviz':>12}" + "".join(f"{rule:>30}" for rule in RULES))
+    for row in ROWS:
+        if (result := results.get(row.key)) and result["status"] == "completed":
+            errors = [rule_error(result, rule) for rule in RULES]
+            print(
+                f"{row.key:44}{error_percent(result, 'steady_step'):+11.1f}%" + "".join(f"{e:+29.0f}%" for e in errors)
+            )
+
+
+def rule_error(result: dict, rule: str) -> float:
+    return 100 * (result["baselines"][rule] / result["measured"]["steady_step"] - 1)
+
+
 def print_summary(results: dict[str, dict]) -> None:
     for title, chosen in (("all rows", ROWS), ("validation rows (*)", [row for row in ROWS if row.validation])):
         done = [results[row.key] for row in chosen if results.get(row.key, {}).get("status") == "completed"]
@@ -92,8 +121,13 @@ def print_summary(results: dict[str, dict]) -> None:
             )
         right = sum(largest(r["estimated"]) == largest(r["measured"]) for r in done)
         print(f"  phase with the largest peak named rightly: {right} of {len(done)}")
-        times_four = [abs(100 * (4 * r["parameters"] / r["measured"]["steady_step"] - 1)) for r in done]
-        print(f"  the rule 'weights x 4': median error {statistics.median(times_four):.0f} %")
+        for rule in RULES:
+            print(f"  {rule}: median error {statistics.median(abs(rule_error(r, rule)) for r in done):.0f} %")
+        tried = [r["budgets"] for r in done if "budgets" in r]
+        if tried:
+            dead = sum(each["1.02"] != "completed" for each in tried)
+            alive = sum(each["0.95"] == "completed" for each in tried)
+            print(f"  of {len(tried)} rows, with 1.02 x required {dead} died, with 0.95 x required {alive} survived")
 
 
 def largest(peaks: dict[str, int]) -> str:
@@ -103,24 +137,29 @@ def largest(peaks: dict[str, int]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--fresh", action="store_true", help="forget earlier rows")
+    parser.add_argument("--budgets", action="store_true", help="also train with about the required budget")
     parser.add_argument("--only", default="", help="rows whose name contains this")
     arguments = parser.parse_args()
     results = load(arguments.fresh)
     RESULTS.parent.mkdir(exist_ok=True)
     for row in ROWS:
-        if arguments.only not in row.key or row.key in results:
+        known = results.get(row.key)
+        if arguments.only not in row.key or (known and ("budgets" in known or not arguments.budgets)):
             continue
         if psutil.virtual_memory().available < BUDGET + 2 * GIB:
             print(f"skipped {row.key}: it may need {format_bytes(BUDGET)}, which this machine does not have free")
             continue
         try:
-            results[row.key] = measured_row(row)
+            results[row.key] = known or measured_row(row)
+            if arguments.budgets and results[row.key]["status"] == "completed":
+                results[row.key]["budgets"] = budget_trials(row, results[row.key]["required"])
         except (ValueError, MemoryError, RuntimeError) as error:
             print(f"refused: {row.key}: {error}")
             continue
         RESULTS.write_text(json.dumps(results, indent=1))
         print(f"done: {row.key}", flush=True)
     print_table(results)
+    print_baselines(results)
     print_summary(results)
 
 

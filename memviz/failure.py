@@ -12,6 +12,8 @@ PHASE_WORDS = {
     "build": "the build",
     "first_step": "the first step",
     "steady_step": "a steady step",
+    "evaluate": "evaluation",
+    "predict": "prediction",
 }
 _SHAPE = re.compile(r"allocating tensor with shape\s*\[([\d,]*)\] and type (\w+)")
 # Inside a function the node is named; the wrapper that an eager op runs in is called {{function_node ...}}.

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Source = Literal["estimated", "compiled", "measured"]
-PHASES = ("build", "first_step", "steady_step", "evaluate", "predict")
+TRAINING_PHASES = ("build", "first_step", "steady_step")
+PHASES = (*TRAINING_PHASES, "evaluate", "predict")
 
 INPUT, LOSS, METRICS, OPTIMIZER, UNATTRIBUTED = "input", "loss", "metrics", "optimizer", "unattributed"
 ROWS_BESIDE_LAYERS = (INPUT, LOSS, METRICS, OPTIMIZER)

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 from memviz.estimation.allocator import BfcAllocator, OutOfMemoryError
 from memviz.estimation.attribution import Owner, owners, rows_of, scopes_noted, variable_owners
 from memviz.estimation.executor import execute
 from memviz.estimation.folding import folded
-from memviz.estimation.graph import is_call, step_graph
+from memviz.estimation.graph import StepGraph, is_call, step_graph
 from memviz.estimation.initializers import is_modelled, recipe
-from memviz.estimation.replay import Line, RanOutError, Training, Weight, peaks, run, script
+from memviz.estimation.replay import Line, RanOutError, Step, Training, Weight, of_training, peaks, run, script
 from memviz.estimation.result import Estimate
 from memviz.failure import Failure
 from memviz.models.abstract import abstract_weights, initializer_of
 from memviz.models.network import Network
 from memviz.models.training import batch_specs, build_slots, compiled_model, step_function, trained_with
-from memviz.profile import Allocation, Category, MemoryProfile, Phase
+from memviz.profile import TRAINING_PHASES, Allocation, Category, MemoryProfile, Phase
 from memviz.setup import FIRST_REGION_BYTES, TrainingSetup
 from memviz.units import MIB, tensor_bytes
 
@@ -26,6 +28,8 @@ T = TypeVar("T")
 STEPS = 5  # as many as a trial runs by default; the steady step is the median of the third and later ones
 # How many orders of execution are played (executor.py): as many as take a bearable time, in nodes, within these ends.
 _FEWEST_ORDERS, _MOST_ORDERS, _ORDERED_NODES = 3, 7, 20_000
+_INFERENCE = {"evaluate": "test", "predict": "predict"}  # phase -> Keras' name of the step
+INFERENCE_BATCH = 32  # Keras' default, whatever the batch of training
 _SMALL = 4096  # what an unknown initializer does for a weight of so few bytes is not worth a word
 _ROOMY = 1 << 46  # more than any device has
 
@@ -47,12 +51,12 @@ class Traced:
 
 def estimate_traced(traced: Traced, setup: TrainingSetup) -> Estimate:
     """The estimate within a setup's budget, of what was traced under this setup or one with another budget."""
-    by_order = [_peaks(lines, _allocator(setup, _ROOMY)) for lines in traced.scripts]
+    by_order = [_one_each(peaks(lines, _allocator(setup, _ROOMY)), int) for lines in traced.scripts]
     ranges = {phase: (min(p[phase] for p in by_order), max(p[phase] for p in by_order)) for phase in by_order[0]}
     by_peak = sorted(zip(by_order, traced.scripts, strict=True), key=lambda pair: pair[0]["steady_step"])
     orders = [lines for _, lines in (by_peak[len(by_peak) // 2], *by_peak)]  # the usual one first
     phases = _phases_within(traced, orders[0], setup, _ROOMY)
-    largest = max(phases.values(), key=lambda phase: phase.peak_bytes).name
+    largest = max(TRAINING_PHASES, key=lambda phase: phases[phase].peak_bytes)
     required, ran_out, failure, alive = _required_bytes(traced.scripts, by_order), None, None, None
     if setup.budget_bytes is not None:
         # A larger budget can be in pieces where a smaller one is not: what is more than required fails in no order.
@@ -77,9 +81,10 @@ def _first_that_fits(
     return {}, first
 
 
-def trace_training(network: Network, setup: TrainingSetup) -> Traced:
+def trace_training(network: Network, setup: TrainingSetup, inference: bool = True) -> Traced:
     """Build without storage, trace one step, and let TensorFlow optimize its graph. Nothing is allocated or executed.
 
+    inference: also a step of evaluating and one of predicting, with Keras' own batch of 32.
     Raises ValueError where the network cannot be built or its step cannot be traced. What depends on the budget, on
     memory growth or on the device's name is not in it.
     """
@@ -90,51 +95,58 @@ def trace_training(network: Network, setup: TrainingSetup) -> Traced:
     with abstract_weights() as made, tf.device("CPU:0"):
         model = compiled_model(network, setup)
         built = len(made)
-        specs = batch_specs(model, setup.batch_size, setup.inputs)
         build_slots(model)
-        with scopes_noted(model) as scopes:
-            concrete = _trace(model, specs)
-        graph = folded(step_graph(concrete))
+        graphs = {"train": _traced_step(model, "train", setup, setup.batch_size)}
+        for phase, kind in _INFERENCE.items() if inference else ():
+            with suppress(ValueError):  # what only trains has no such phases
+                graphs[phase] = _traced_step(model, kind, setup, INFERENCE_BATCH)
         rows = variable_owners(model, made)
     number = {id(variable.value.handle): index for index, variable in enumerate(made)}
-    variables = {argument: number[id(handle)] for argument, handle in graph.resources.items()}
     weights = [_weight(variable, rows[id(variable)]) for variable in made]
-    by_argument = {argument: weights[index].owner.layer for argument, index in variables.items()}
+    steps = {phase: _step(*traced, number, weights) for phase, traced in graphs.items()}
+    training = Training(weights[:built], weights[built:], steps.pop("train"), steps)
     large = [initializer_of(v) for v, w in zip(made, weights, strict=True) if w.nbytes > _SMALL]
     unknown = {type(initializer).__name__ for initializer in large if not is_modelled(initializer)}
-    training = Training(
-        weights[:built],
-        weights[built:],
-        [_fed(spec) for spec in tf.nest.flatten(specs)],
-        graph,
-        variables,
-        owners(graph, scopes, by_argument),
-    )
-    orders = range(max(_FEWEST_ORDERS, min(_MOST_ORDERS, _ORDERED_NODES // len(graph.nodes))))
+    nodes = training.step.graph.nodes
+    calls = [node.name for node in nodes if is_call(node)]
     return Traced(
-        scripts=[script(training, execute(training, seed=seed), STEPS) for seed in orders],
+        scripts=[
+            script(training, partial(execute, weights=weights, seed=seed), STEPS)
+            for seed in range(max(_FEWEST_ORDERS, min(_MOST_ORDERS, _ORDERED_NODES // len(nodes))))
+        ],
         layers=tuple(rows_of(model).values()),
         trained_with=trained_with(model, setup),
         not_counted=(
             *_NOT_COUNTED,
             *(f"What the initializer {name} needs beside the weight." for name in unknown),
-            *(
-                f"What {node.name} holds while it runs: a function compiled on its own."
-                for node in graph.nodes
-                if is_call(node)
-            ),
+            *(f"What {name} holds while it runs: a function compiled on its own." for name in calls),
         ),
     )
 
 
-def _trace(model: Any, specs: Any) -> Any:
+def _traced_step(model: Any, kind: str, setup: TrainingSetup, batch_size: int) -> tuple[StepGraph, Any, Any]:
+    """The graph of a step, what is fed to it, and the name scopes it was traced in."""
+    features, labels = batch_specs(model, batch_size, setup.inputs)
+    specs = (features,) if kind == "predict" else (features, labels)
     try:
-        return step_function(model).get_concrete_function(specs)
+        with scopes_noted(model) as scopes:
+            concrete = step_function(model, kind).get_concrete_function(specs)
     except Exception as error:
         said = " ".join(str(error).split())
-        raise ValueError(
-            f"A training step of {model.name!r} cannot be traced: {type(error).__name__}: {said}"
-        ) from error
+        name = {"train": "training", "test": "evaluation", "predict": "prediction"}[kind]
+        raise ValueError(f"A {name} step of {model.name!r} cannot be traced: {type(error).__name__}: {said}") from error
+    return folded(step_graph(concrete)), specs, scopes
+
+
+def _step(
+    graph: StepGraph, specs: Any, scopes: Mapping[str, str], number: Mapping[int, int], weights: Sequence[Weight]
+) -> Step:
+    import tensorflow as tf
+
+    variables = {argument: number[id(handle)] for argument, handle in graph.resources.items()}
+    by_argument = {argument: weights[index].owner.layer for argument, index in variables.items()}
+    fed = [_fed(spec) for spec in tf.nest.flatten(specs)]
+    return Step(fed, graph, variables, owners(graph, scopes, by_argument))
 
 
 def _weight(variable: Any, owner: Owner) -> Weight:
@@ -150,8 +162,8 @@ def _fed(spec: Any) -> tuple[int, tuple[int, ...], str]:
 def _phases_within(traced: Traced, lines: Sequence[Line], setup: TrainingSetup, limit_bytes: int) -> dict[str, Phase]:
     """The phases as the allocator would run them within a limit. Raises RanOutError."""
     profiles = [_profile(traced, setup, *phase) for phase in run(lines, _allocator(setup, limit_bytes))]
-    kept = (profiles[0], profiles[1], _steady(profiles, lambda profile: profile.peak_bytes))
-    return {profile.phase: Phase(profile.phase, profile.peak_bytes, profile) for profile in kept}
+    phases = [(profile.phase, Phase(profile.phase, profile.peak_bytes, profile)) for profile in profiles]
+    return _one_each(phases, lambda phase: phase.peak_bytes)
 
 
 def _profile(traced: Traced, setup: TrainingSetup, phase: str, allocations: tuple[Allocation, ...]) -> MemoryProfile:
@@ -171,15 +183,10 @@ def _failure(error: RanOutError, limit_bytes: int) -> Failure:
     )  # fmt: skip
 
 
-def _peaks(lines: Sequence[Line], allocator: BfcAllocator) -> dict[str, int]:
-    found = peaks(lines, allocator)
-    return {"build": found[0], "first_step": found[1], "steady_step": _steady(found, int)}
-
-
-def _steady(runs: Sequence[T], peak: Callable[[T], int]) -> T:
-    """Of build, first step and further steps, the median of the third and later steps, by its peak."""
-    steady = sorted(runs[3:], key=peak)
-    return steady[len(steady) // 2]
+def _one_each(runs: Sequence[tuple[str, T]], peak: Callable[[T], int]) -> dict[str, T]:
+    """By phase; of the steady steps the median of the third and later steps, by its peak."""
+    steady = sorted((run for phase, run in runs[3:] if phase == "steady_step"), key=peak)
+    return dict(runs) | {"steady_step": steady[len(steady) // 2]}
 
 
 def _allocator(setup: TrainingSetup, limit_bytes: int) -> BfcAllocator:
@@ -188,11 +195,12 @@ def _allocator(setup: TrainingSetup, limit_bytes: int) -> BfcAllocator:
 
 
 def _required_bytes(scripts: Sequence[Sequence[Line]], by_order: Sequence[Mapping[str, int]]) -> int:
-    """The smallest one-region budget in which the modelled allocator survives every phase, to within 0.2 %.
+    """The smallest one-region budget in which the modelled allocator survives build and training, to within 0.2 %.
 
     In the two orders that peak highest; the others need less.
     """
-    highest = sorted(zip(by_order, scripts, strict=True), key=lambda pair: max(pair[0].values()))[-2:]
+    needs = [max(found[phase] for phase in TRAINING_PHASES) for found in by_order]
+    highest = sorted(zip(needs, map(of_training, scripts), strict=True), key=lambda pair: pair[0])[-2:]
 
     def reach(limit_bytes: int) -> int:
         """How much of the region is used from its start; 0 where memory runs out."""
@@ -204,7 +212,7 @@ def _required_bytes(scripts: Sequence[Sequence[Line]], by_order: Sequence[Mappin
             return 0
         return max(allocator.reach_bytes for allocator in allocators)
 
-    high = max(highest[-1][0].values())
+    high = highest[-1][0]
     low = high - 1
     if not reach(high):  # what is used where there is all the room mostly suffices
         low, high = high, reach(_ROOMY)

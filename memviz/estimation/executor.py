@@ -17,7 +17,7 @@ from typing import Any
 
 from memviz.estimation import kernels
 from memviz.estimation.graph import Node, TensorType
-from memviz.estimation.replay import Line, Purpose, Say, Training
+from memviz.estimation.replay import Line, Purpose, Say, Step, Weight
 from memviz.profile import Category
 from memviz.units import tensor_bytes
 
@@ -33,21 +33,20 @@ class _Buffer:
         self.key, self.holders = key, holders
 
 
-def execute(training: Training, *, gpu: bool = False, seed: int = 0) -> list[Line]:
-    """What one run of the training's graph asks of the allocator. seed: see `_edges`."""
-    return _Executor(training, seed).run(gpu)
+def execute(step: Step, weights: Sequence[Weight], *, gpu: bool = False, seed: int = 0) -> list[Line]:
+    """What one run of a step's graph asks of the allocator. weights: with the slots. seed: see `_edges`."""
+    return _Executor(step, weights, seed).run(gpu)
 
 
 class _Executor:
-    def __init__(self, training: Training, seed: int) -> None:
-        self._nodes, self._owners = training.graph.nodes, training.owners
-        self._weights = (*training.weights, *training.slots)
+    def __init__(self, step: Step, weights: Sequence[Weight], seed: int) -> None:
+        self._nodes, self._owners, self._weights = step.graph.nodes, step.owners, weights
         self._edges = _edges(self._nodes, seed)
         self._lines: list[Line] = []
         self._values: dict[tuple[int, int], _Buffer | None] = {}
         self._variables = [_Buffer(("variable", number), holders=1) for number in range(len(self._weights))]
-        arguments = training.graph.arguments.items()
-        self._handles = {node: training.variables[a] for node, a in arguments if a in training.variables}
+        arguments = step.graph.arguments.items()
+        self._handles = {node: step.variables[a] for node, a in arguments if a in step.variables}
 
     def run(self, gpu: bool) -> list[Line]:
         for index in execution_order(self._nodes, self._edges, gpu):

@@ -95,10 +95,10 @@ def _function_as_graph(concrete: Any) -> tuple[Any, list[str]]:
 
 
 def is_call(node: Any) -> bool:
-    """Whether a node calls a function of the graph's library by its name."""
+    """Whether a node calls a function of the graph's library."""
     from tensorflow.python.framework import op_def_registry
 
-    return op_def_registry.get(node.op) is None
+    return node.op in ("PartitionedCall", "StatefulPartitionedCall") or op_def_registry.get(node.op) is None
 
 
 def _add_argument(graph: Any, argument: Any, number: int, tensor: Any, captured: Any) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
@@ -60,52 +60,79 @@ class Weight:
 
 
 @dataclass(frozen=True)
-class Training:
-    """Everything that decides the script. weights: made while building. slots: made in the first step.
-    batch: (bytes, shape, dtype) of what is fed in a step. variables: argument number of a resource -> its place among
-    the weights and slots. owners: per node of the graph.
+class Step:
+    """A graph that is run per batch. batch: (bytes, shape, dtype) of what is fed. variables: argument number of a
+    resource -> its place among the weights and slots. owners: per node of the graph.
     """
 
-    weights: Sequence[Weight]
-    slots: Sequence[Weight]
     batch: Sequence[tuple[int, tuple[int, ...], str]]
     graph: StepGraph
     variables: Mapping[int, int]
     owners: Sequence[Owner]
 
 
-def script(training: Training, executed: Sequence[Line], steps: int) -> list[Line]:
-    """The build and ``steps`` training steps, each with the lines that the executor gave for one run."""
+@dataclass(frozen=True)
+class Training:
+    """Everything that decides the script. weights: made while building. slots: made in the first step. step: of
+    training. inference: phase -> the step of evaluating or predicting.
+    """
+
+    weights: Sequence[Weight]
+    slots: Sequence[Weight]
+    step: Step
+    inference: Mapping[str, Step]
+
+
+def script(training: Training, execute: Callable[[Step], Sequence[Line]], steps: int) -> list[Line]:
+    """The build, ``steps`` training steps, and one step of each kind of inference. execute: the lines of one run."""
     lines = [Line(Say.PHASE, "build"), *_made(training.weights, 0)]
+    once = _on_batch(training.step, execute)
     for step in range(steps):
         lines.append(Line(Say.PHASE, "steady_step" if step else "first_step"))
         if step == 0:
-            lines += [*_made(training.slots, len(training.weights)), *_constants(training)]
-        batch = [Line(Say.ALLOCATE, ("batch", n), fed[0], _fed(*fed)) for n, fed in enumerate(training.batch)]
-        lines += [*batch, *executed, *(Line(Say.RELEASE, line.key) for line in batch)]
+            lines += [*_made(training.slots, len(training.weights)), *_constants(training.step, "train")]
+        lines += once
+    for phase, inferred in training.inference.items():
+        lines += [Line(Say.PHASE, phase), *_constants(inferred, phase), *_on_batch(inferred, execute)]
     return lines
 
 
-def peaks(lines: Sequence[Line], allocator: BfcAllocator) -> list[int]:
-    """The peak of each phase in bytes, without keeping the allocations. Raises OutOfMemoryError."""
+def _on_batch(step: Step, execute: Callable[[Step], Sequence[Line]]) -> list[Line]:
+    batch = [Line(Say.ALLOCATE, ("batch", n), fed[0], _fed(*fed)) for n, fed in enumerate(step.batch) if fed[0]]
+    return [*batch, *execute(step), *(Line(Say.RELEASE, line.key) for line in batch)]
+
+
+def of_training(lines: Sequence[Line]) -> Sequence[Line]:
+    """The script without inference."""
+    is_inference = (n for n, line in enumerate(lines) if line.say == Say.PHASE and line.key in ("evaluate", "predict"))
+    return lines[: next(is_inference, len(lines))]
+
+
+def peaks(lines: Sequence[Line], allocator: BfcAllocator) -> list[tuple[str, int]]:
+    """Each phase's name and its peak in bytes, without keeping the allocations. Raises OutOfMemoryError."""
     addresses: dict[Hashable, int] = {}
-    found: list[int] = []
-    before: object = None
-    for number, (say, key, nbytes, _, new_key) in enumerate(lines):
-        if say == Say.ALLOCATE:
+    found: list[tuple[str, int]] = []
+    name, peak, before, repeats = "", 0, None, False
+    for say, key, nbytes, _, new_key in lines:
+        if say == Say.PHASE:
+            if name:
+                found.append((name, peak))
+            if repeats and key == name:
+                continue
+            now = (key, allocator.free_chunks(), dict(addresses))
+            # A step that begins as the one before it does not differ from it.
+            repeats, name, before = now == before, str(key), now
+            peak = peak if repeats else allocator.in_use_bytes
+        elif repeats:
+            continue
+        elif say == Say.ALLOCATE:
             addresses[key] = allocator.allocate(nbytes)[0]
-            found[-1] = max(found[-1], allocator.in_use_bytes)
+            peak = max(peak, allocator.in_use_bytes)
         elif say == Say.RELEASE:
             allocator.release(addresses.pop(key))
-        elif say == Say.RENAME:
-            addresses[new_key] = addresses.pop(key)
         else:
-            now = (allocator.free_chunks(), dict(addresses))
-            if now == before:  # a step that begins as the one before it does not differ from it, nor do the next
-                return found + found[-1:] * sum(line.say == Say.PHASE for line in lines[number:])
-            before = now
-            found.append(allocator.in_use_bytes)
-    return found
+            addresses[new_key] = addresses.pop(key)
+    return [*found, (name, peak)]
 
 
 class RanOutError(Exception):
@@ -188,14 +215,14 @@ def _made(weights: Sequence[Weight], first: int) -> Iterator[Line]:
         yield Line(Say.ALLOCATE, ("handle", number), _HANDLE_BYTES, handle)
 
 
-def _constants(training: Training) -> Iterator[Line]:
+def _constants(step: Step, run: str) -> Iterator[Line]:
     """Each constant of the graph is made with its kernel, before the first run, and stays."""
-    for index, node in enumerate(training.graph.nodes):
+    for index, node in enumerate(step.graph.nodes):
         (out,) = node.outputs if node.op == "Const" else (None,)
         if out is None or out.shape is None or out.dtype in NOT_ON_DEVICE or not math.prod(out.shape):
             continue
-        purpose = Purpose(Owner(training.owners[index].layer, Category.TEMPORARY), node.name, out.shape, out.dtype)
-        yield Line(Say.ALLOCATE, ("constant", index), tensor_bytes(out.shape, out.dtype), purpose)
+        purpose = Purpose(Owner(step.owners[index].layer, Category.TEMPORARY), node.name, out.shape, out.dtype)
+        yield Line(Say.ALLOCATE, ("constant", run, index), tensor_bytes(out.shape, out.dtype), purpose)
 
 
 def _fed(nbytes: int, shape: tuple[int, ...], dtype: str) -> Purpose:

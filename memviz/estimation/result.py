@@ -13,8 +13,9 @@ from memviz.profile import MemoryProfile, Phase
 class Estimate:
     """The estimated memory of training: a profile per phase, and the budget that all of them need.
 
-    phases: "build", "first_step", "steady_step" to `Phase`. required_bytes: the smallest one-region budget, in bytes,
-    in which they all complete. largest_phase: the phase that decides it. loss: the loss that was used.
+    phases: "build", "first_step", "steady_step" and, with Keras' default batch of 32, "evaluate" and "predict" to
+    `Phase`. required_bytes: the smallest one-region budget, in bytes, in which the first three complete.
+    largest_phase: which of them peaks highest. loss: the loss that was used.
     peak_ranges: phase -> (lowest, highest peak in bytes): TensorFlow starts a step's inputs in an order that differs
     from process to process, and the same network may peak differently for it. required_bytes suffices for either.
     failure, at_failure: where the budget does not suffice, the first request that it cannot serve, and what is alive

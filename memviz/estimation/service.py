@@ -31,8 +31,8 @@ class EstimationService:
                 self._child = ChildProcess("memviz.estimation.worker", env=REFERENCE_ENVIRONMENT)
             return self._child
 
-    def estimate(self, network: Network, setup: TrainingSetup) -> Estimate:
-        """The estimate of a network under a setup; waits for it.
+    def estimate(self, network: Network, setup: TrainingSetup, *, inference: bool = False) -> Estimate:
+        """The estimate of a network under a setup, with evaluation and prediction where wanted; waits for it.
 
         Raises what the estimate itself raises for a network or setup that is not possible (ValueError, TypeError), and
         RuntimeError where the child ended meanwhile, or `close` was called; the next call starts another.
@@ -46,7 +46,7 @@ class EstimationService:
                 self.close()
             child = self.start()
             try:
-                child.send({"question": question, "within": within})
+                child.send({"question": question, "within": within, "inference": inference})
                 answer = child.receive()
             except BaseException as error:  # also Ctrl-C: the answer would be taken for the next one's
                 code = child.kill()
@@ -106,4 +106,4 @@ def estimate(
         batch_size=batch_size, optimizer=optimizer, loss=loss, dtype_policy=dtype_policy, jit_compile=jit_compile,
         device=device, budget=budget, memory_growth=memory_growth, inputs=inputs,
     )  # fmt: skip
-    return shared_service().estimate(Network.of(network), setup)
+    return shared_service().estimate(Network.of(network), setup, inference=True)

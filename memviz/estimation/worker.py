@@ -19,9 +19,9 @@ from memviz.setup import TrainingSetup
 
 
 @lru_cache(maxsize=4)
-def _traced(question: str) -> tuple[Traced, TrainingSetup]:
+def _traced(question: str, inference: bool) -> tuple[Traced, TrainingSetup]:
     network, setup = unpacked(question)
-    return trace_training(network, setup), setup
+    return trace_training(network, setup, inference), setup
 
 
 def main() -> None:
@@ -33,7 +33,7 @@ def main() -> None:
     while True:
         request = channel.receive()
         try:
-            traced, setup = _traced(request["question"])
+            traced, setup = _traced(request["question"], request["inference"])
             estimate = estimate_traced(traced, replace(setup, **request["within"]))
             channel.send({"estimate": estimate_to_dict(estimate)})
         except Exception as error:

@@ -75,13 +75,16 @@ def build_slots(model: keras.Model) -> None:
         model.optimizer.build(model.trainable_variables)
 
 
-def step_function(model: keras.Model) -> Any:
-    """The `tf.function` of one training step, forward, loss, gradients and update, as Keras runs it per batch.
+def step_function(model: keras.Model, kind: str = "train") -> Any:
+    """The `tf.function` of one step, as Keras runs it per batch: of training (forward, loss, gradients and update), of
+    evaluating ("test") or of predicting ("predict").
 
-    It takes one argument, ``(features, labels)``.
+    It takes one argument, ``(features, labels)``; for predicting, ``(features,)``.
     """
     # Keras does not let autograph convert the step either.
-    return tf.function(model.train_step, autograph=False, jit_compile=model.jit_compile, reduce_retracing=True)
+    return tf.function(
+        getattr(model, f"{kind}_step"), autograph=False, jit_compile=model.jit_compile, reduce_retracing=True
+    )
 
 
 def trained_with(model: keras.Model, setup: TrainingSetup) -> dict[str, object]:
