@@ -81,7 +81,7 @@ def _first_that_fits(
     return {}, first
 
 
-def trace_training(network: Network, setup: TrainingSetup, inference: bool = True) -> Traced:
+def trace_training(network: Network, setup: TrainingSetup, inference: bool = False) -> Traced:
     """Build without storage, trace one step, and let TensorFlow optimize its graph. Nothing is allocated or executed.
 
     inference: also a step of evaluating and one of predicting, with Keras' own batch of 32.
