@@ -179,10 +179,25 @@ def test_without_chromium_browser_tests_skip_and_fail_where_required(tmp_path, r
 # -- what is said --------------------------------------------------------------------------------------------------
 
 
-def test_the_readmes_example_runs(capsys):
-    (example,) = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
-    exec(compile(example, "<the example in README.md>", "exec"), {})
+def test_the_readmes_examples_run(capsys, monkeypatch, tmp_path):
+    import keras
+    import numpy as np
+
+    class MyModel(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.dense = keras.layers.Dense(2)
+
+        def call(self, x):
+            return self.dense(x)
+
+    monkeypatch.chdir(tmp_path)
+    names = {"MyModel": MyModel, "images": np.zeros((8, 5), "float32")}
+    for example in re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL):
+        exec(compile(example, "<the example in README.md>", "exec"), names)
     assert "completed" in capsys.readouterr().out
+    assert [path.name for path in tmp_path.iterdir()] == ["step.html"]
+    assert names["figure"].data
 
 
 def test_the_readme_names_what_is_there():
