@@ -1,9 +1,15 @@
-"""A child of test_estimate: trains a network on the reference device, evaluates and predicts, and tells the peaks."""
+"""A child of test_estimate: trains a network on the reference device, evaluates and predicts, and tells the peak of the
+training steps, and by how much the requested bytes rise while it evaluates and predicts: how they fall into the free
+chunks that training has left differs from process to process.
+"""
 
+import itertools
 import json
 import os
 import sys
+import tempfile
 
+from memviz.measurement import trace
 from memviz.measurement.trial import environment
 
 
@@ -22,18 +28,20 @@ def main(network, limit, batch, inference_batch):
     model = compiled_model(Network.of(networks.ALL[network]), TrainingSetup(batch_size=batch, jit_compile=False))
     build_slots(model)
     classes = [output.shape[-1] for output in model.outputs]
-    peaks = {}
-    kinds = (("steady_step", "train", batch, 4), ("evaluate", "test", inference_batch, 1))
-    for phase, kind, size, steps in (*kinds, ("predict", "predict", inference_batch, 1)):
-        step, batches = step_function(model, kind), Batches(*batch_specs(model, size), classes)
-        for index in range(steps):
-            device.reset_peak()
-            features, labels = batches.batch(index)
-            given = keras.tree.map_structure(device.place, (features,) if kind == "predict" else (features, labels))
-            result = step(given)
-            peaks[phase] = device.memory()[1]
-            del given, result
-    print(json.dumps(peaks))
+    step, batches = step_function(model), Batches(*batch_specs(model, batch), classes)
+    for index in range(4):
+        device.reset_peak()
+        step(keras.tree.map_structure(device.place, batches.batch(index)))
+    told = {"steady_step": device.memory()[1]}
+    features, labels = Batches(*batch_specs(model, inference_batch), classes).batch(0)
+    for phase, kind, given in (("evaluate", "test", (features, labels)), ("predict", "predict", (features,))):
+        with tempfile.TemporaryDirectory() as folder:
+            trace.start_trace(folder)
+            step_function(model, kind)(keras.tree.map_structure(device.place, given))
+            events, _ = trace.stop_trace(folder, "bfc_cpu_allocator_for_gpu")
+        changes = [e.requested_bytes if e.allocates else -e.requested_bytes for e in events]
+        told[phase] = max(itertools.accumulate(changes))
+    print(json.dumps(told))
 
 
 main(**json.loads(sys.argv[1]))
