@@ -25,13 +25,13 @@ from zoo import ROWS, Row
 import memviz
 from memviz.estimation.service import shared_service
 from memviz.models.network import Network
+from memviz.profile import TRAINING_PHASES as PHASES
 from memviz.setup import TrainingSetup
 from memviz.units import GIB, MIB, format_bytes
 
 RESULTS = Path(__file__).parent / "results" / "accuracy.json"
-PHASES = ("build", "first_step", "steady_step")
 BUDGET = 6 * GIB
-FACTORS = (1.02, 0.95)
+FACTORS = MORE, LESS = "1.02", "0.95"
 
 
 def measured_row(row: Row) -> dict[str, object]:
@@ -61,9 +61,9 @@ def budget_trials(row: Row, required: int) -> dict[str, str]:
     for factor in FACTORS:
         trial = memviz.measure(
             row.network, batch_size=row.batch_size, optimizer=row.optimizer, jit_compile=False, device="reference",
-            budget=math.ceil(factor * required / MIB) * MIB,
+            budget=math.ceil(float(factor) * required / MIB) * MIB,
         )  # fmt: skip
-        found[str(factor)] = trial.status
+        found[factor] = trial.status
     return found
 
 
@@ -125,9 +125,11 @@ def print_summary(results: dict[str, dict]) -> None:
             print(f"  {rule}: median error {statistics.median(abs(rule_error(r, rule)) for r in done):.0f} %")
         tried = [r["budgets"] for r in done if "budgets" in r]
         if tried:
-            dead = sum(each["1.02"] != "completed" for each in tried)
-            alive = sum(each["0.95"] == "completed" for each in tried)
-            print(f"  of {len(tried)} rows, with 1.02 x required {dead} died, with 0.95 x required {alive} survived")
+            dead = sum(each[MORE] != "completed" for each in tried)
+            alive = sum(each[LESS] == "completed" for each in tried)
+            print(
+                f"  of {len(tried)} rows, with {MORE} x required {dead} died, with {LESS} x required {alive} survived"
+            )
 
 
 def largest(peaks: dict[str, int]) -> str:

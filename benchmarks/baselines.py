@@ -58,13 +58,8 @@ def _elements(layer: keras.Layer) -> int:
 
 
 def _peak_of_grappler(concrete: Any) -> int:
-    from tensorflow.core.protobuf import device_properties_pb2, meta_graph_pb2
-    from tensorflow.python.grappler import cluster, item
+    from tensorflow.python.grappler.item import Item
 
-    body, keep = graph._function_as_graph(concrete)
-    meta_graph = meta_graph_pb2.MetaGraphDef(graph_def=body)
-    meta_graph.collection_def["train_op"].node_list.value.extend(keep)
-    properties = device_properties_pb2.DeviceProperties(type="CPU", num_cores=2, memory_size=1 << 40)
-    device = device_properties_pb2.NamedDevice(name=graph._CPU, properties=properties)
-    usage = cluster.Cluster(devices=[device]).DeterminePeakMemoryUsage(item.Item(meta_graph))
+    step = graph.meta_graph(*graph._function_as_graph(concrete))
+    usage = graph.cpu_cluster(1 << 40).DeterminePeakMemoryUsage(Item(step))
     return max(peak for peak, _ in usage.values())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-from memviz.units import format_bytes, tensor_bytes
+from memviz.units import format_bytes, shape_text, tensor_bytes
 
 PHASE_WORDS = {
     "import": "the import of TensorFlow",
@@ -59,7 +59,8 @@ def failure_sentences(failure: Failure, batch_size: int) -> str:
     """The failure in words: phase, operation, what it asked for, the limit, and the ways out that can help."""
     asked = "could not get its memory"
     if failure.shape is not None and failure.requested_bytes is not None:
-        asked = f"asked for {format_bytes(failure.requested_bytes)} ({shape_text(failure.shape)}, {failure.dtype})"
+        shape = shape_text(failure.shape) or "a scalar"
+        asked = f"asked for {format_bytes(failure.requested_bytes)} ({shape}, {failure.dtype})"
     limit = "" if failure.limit_bytes is None else f"; the limit is {format_bytes(failure.limit_bytes)}"
     if failure.free_bytes is not None and failure.largest_free_bytes is not None:
         largest = format_bytes(failure.largest_free_bytes)
@@ -76,8 +77,3 @@ def failure_sentences(failure: Failure, batch_size: int) -> str:
     parameters = "or fewer parameters (pooling before Flatten, a smaller Dense)"
     fewer = parameters if of_weights else "or a smaller input, fewer filters or earlier pooling"
     return f"Out of memory in {PHASE_WORDS[failure.phase]}: {what}, {fewer}."
-
-
-def shape_text(shape: tuple[int, ...] | None) -> str:
-    """A shape for people: ``6,019,376 x 128``."""
-    return " x ".join(f"{n:,}" for n in shape or ()) or "a scalar"

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 
 Source = Literal["estimated", "compiled", "measured"]
 TRAINING_PHASES = ("build", "first_step", "steady_step")
+NOT_COUNTED = (
+    "CUDA context, libraries and their workspaces, and what other processes hold on the card.",
+    "Host memory: the data pipeline, Python, TensorFlow itself.",
+)
 PHASES = (*TRAINING_PHASES, "evaluate", "predict")
 
 INPUT, LOSS, METRICS, OPTIMIZER, UNATTRIBUTED = "input", "loss", "metrics", "optimizer", "unattributed"

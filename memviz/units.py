@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable
 from fractions import Fraction
 from typing import Literal
 
@@ -79,6 +80,11 @@ def unit_for(nbytes: float, system: UnitSystem = "binary") -> tuple[int, str]:
     while power + 1 < len(names) and nbytes >= base ** (power + 1):
         power += 1
     return base**power, names[power]
+
+
+def shape_text(shape: Iterable[int]) -> str:
+    """A shape for people: ``6,019,376 x 128``; nothing for a scalar."""
+    return " x ".join(f"{n:,}" for n in shape)
 
 
 def dtype_bytes(dtype: str) -> int:

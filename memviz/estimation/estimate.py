@@ -20,7 +20,7 @@ from memviz.failure import Failure
 from memviz.models.abstract import abstract_weights, initializer_of
 from memviz.models.network import Network
 from memviz.models.training import batch_specs, build_slots, compiled_model, step_function, trained_with
-from memviz.profile import TRAINING_PHASES, Allocation, Category, MemoryProfile, Phase
+from memviz.profile import NOT_COUNTED, TRAINING_PHASES, Allocation, Category, MemoryProfile, Phase
 from memviz.setup import FIRST_REGION_BYTES, TrainingSetup
 from memviz.units import MIB, tensor_bytes
 
@@ -32,11 +32,6 @@ _INFERENCE = {"evaluate": "test", "predict": "predict"}  # phase -> Keras' name 
 INFERENCE_BATCH = 32  # Keras' default, whatever the batch of training
 _SMALL = 4096  # what an unknown initializer does for a weight of so few bytes is not worth a word
 _ROOMY = 1 << 46  # more than any device has
-
-_NOT_COUNTED = (
-    "CUDA context, libraries and their workspaces, and what other processes hold on the card.",
-    "Host memory: the data pipeline, Python, TensorFlow itself.",
-)
 
 
 @dataclass(frozen=True)
@@ -54,17 +49,19 @@ def estimate_traced(traced: Traced, setup: TrainingSetup) -> Estimate:
     by_order = [_one_each(peaks(lines, _allocator(setup, _ROOMY)), int) for lines in traced.scripts]
     ranges = {phase: (min(p[phase] for p in by_order), max(p[phase] for p in by_order)) for phase in by_order[0]}
     by_peak = sorted(zip(by_order, traced.scripts, strict=True), key=lambda pair: pair[0]["steady_step"])
-    orders = [lines for _, lines in (by_peak[len(by_peak) // 2], *by_peak)]  # the usual one first
+    orders = [lines for _, lines in by_peak]
+    orders.insert(0, orders.pop(len(orders) // 2))  # the usual one first
     phases = _phases_within(traced, orders[0], setup, _ROOMY)
     largest = max(TRAINING_PHASES, key=lambda phase: phases[phase].peak_bytes)
-    required, ran_out, failure, alive = _required_bytes(traced.scripts, by_order), None, None, None
+    required, failure, alive = _required_bytes(traced.scripts, by_order), None, None
     if setup.budget_bytes is not None:
-        # A larger budget can be in pieces where a smaller one is not: what is more than required fails in no order.
+        # A larger budget can be in pieces where a smaller one is not: above what is required one order is enough.
         tried = orders if required <= setup.budget_bytes else orders[:1]
         within, ran_out = _first_that_fits(traced, tried, setup, setup.budget_bytes)
         phases = within or phases
-    if ran_out is not None and setup.budget_bytes is not None:
-        failure, alive = _failure(ran_out, setup.budget_bytes), _profile(traced, setup, ran_out.phase, ran_out.alive)
+        if ran_out is not None:
+            failure = _failure(ran_out, setup.budget_bytes)
+            alive = _profile(traced, setup, ran_out.phase, ran_out.alive)
     return Estimate(phases, required, largest, str(traced.trained_with["loss"]), ranges, failure, alive)
 
 
@@ -117,7 +114,7 @@ def trace_training(network: Network, setup: TrainingSetup, inference: bool = Fal
         layers=tuple(rows_of(model).values()),
         trained_with=trained_with(model, setup),
         not_counted=(
-            *_NOT_COUNTED,
+            *NOT_COUNTED,
             *(f"What the initializer {name} needs beside the weight." for name in unknown),
             *(f"What {name} holds while it runs: a function compiled on its own." for name in calls),
         ),
@@ -190,8 +187,11 @@ def _one_each(runs: Sequence[tuple[str, T]], peak: Callable[[T], int]) -> dict[s
 
 
 def _allocator(setup: TrainingSetup, limit_bytes: int) -> BfcAllocator:
-    regions = None if setup.memory_growth else (FIRST_REGION_BYTES, limit_bytes)
-    return BfcAllocator(limit_bytes, regions)
+    return BfcAllocator(limit_bytes, None) if setup.memory_growth else _one_region(limit_bytes)
+
+
+def _one_region(limit_bytes: int) -> BfcAllocator:
+    return BfcAllocator(limit_bytes, (FIRST_REGION_BYTES, limit_bytes))
 
 
 def _required_bytes(scripts: Sequence[Sequence[Line]], by_order: Sequence[Mapping[str, int]]) -> int:
@@ -204,7 +204,7 @@ def _required_bytes(scripts: Sequence[Sequence[Line]], by_order: Sequence[Mappin
 
     def reach(limit_bytes: int) -> int:
         """How much of the region is used from its start; 0 where memory runs out."""
-        allocators = [BfcAllocator(limit_bytes, (FIRST_REGION_BYTES, limit_bytes)) for _ in highest]
+        allocators = [_one_region(limit_bytes) for _ in highest]
         try:
             for (_, lines), allocator in zip(highest, allocators, strict=True):
                 peaks(lines, allocator)

@@ -8,7 +8,7 @@ moved. The same test holds the result equal, node by node and in order, to the g
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -120,16 +120,30 @@ def _add_argument(graph: Any, argument: Any, number: int, tensor: Any, captured:
 
 def _optimize(graph: Any, keep: list[str]) -> Any:
     """TensorFlow's own graph optimizer, as the runtime calls it before a function runs: for one CPU device."""
-    from tensorflow.core.protobuf import config_pb2, device_properties_pb2, meta_graph_pb2
-    from tensorflow.python.grappler import cluster, tf_optimizer
+    from tensorflow.core.protobuf import config_pb2
+    from tensorflow.python.grappler import tf_optimizer
 
-    meta_graph = meta_graph_pb2.MetaGraphDef(graph_def=graph)
-    meta_graph.collection_def["train_op"].node_list.value.extend(keep)
     config = config_pb2.ConfigProto()
     config.graph_options.rewrite_options.min_graph_nodes = -1  # small graphs, too
-    properties = device_properties_pb2.DeviceProperties(type="CPU", memory_size=_CPU_MEMORY, num_cores=2)
-    device = device_properties_pb2.NamedDevice(name=_CPU, properties=properties)
-    return tf_optimizer.OptimizeGraph(config, meta_graph, cluster=cluster.Cluster(devices=[device]))
+    return tf_optimizer.OptimizeGraph(config, meta_graph(graph, keep), cluster=cpu_cluster(_CPU_MEMORY))
+
+
+def meta_graph(graph: Any, keep: Iterable[str]) -> Any:
+    """A GraphDef as the graph optimizer's tools take it. keep: names of the nodes that are wanted."""
+    from tensorflow.core.protobuf import meta_graph_pb2
+
+    found = meta_graph_pb2.MetaGraphDef(graph_def=graph)
+    found.collection_def["train_op"].node_list.value.extend(keep)
+    return found
+
+
+def cpu_cluster(memory_bytes: int) -> Any:
+    """The graph optimizer's notion of a machine with one CPU device."""
+    from tensorflow.core.protobuf import device_properties_pb2
+    from tensorflow.python.grappler import cluster
+
+    properties = device_properties_pb2.DeviceProperties(type="CPU", memory_size=memory_bytes, num_cores=2)
+    return cluster.Cluster(devices=[device_properties_pb2.NamedDevice(name=_CPU, properties=properties)])
 
 
 def nodes_of(graph_def: Any) -> list[Node]:
@@ -179,12 +193,9 @@ def _topological(graph_def: Any) -> list[int]:
 
 def _output_types(graph_def: Any) -> dict[str, tuple[TensorType, ...]]:
     """Shapes by the inference of TensorFlow's graph optimizer, six times quicker than the import into a tf.Graph."""
-    from tensorflow.core.protobuf import meta_graph_pb2
     from tensorflow.python.grappler.item import Item
 
-    meta_graph = meta_graph_pb2.MetaGraphDef(graph_def=graph_def)
-    meta_graph.collection_def["train_op"].node_list.value.extend(node.name for node in graph_def.node)
-    inferred = Item(meta_graph).GetOpProperties()
+    inferred = Item(meta_graph(graph_def, (node.name for node in graph_def.node))).GetOpProperties()
     return {name: tuple(map(_type, outputs)) for name, outputs in inferred.items()}
 
 

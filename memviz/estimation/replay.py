@@ -13,7 +13,7 @@ from memviz.estimation.attribution import Owner
 from memviz.estimation.graph import StepGraph
 from memviz.estimation.initializers import WEIGHT
 from memviz.estimation.kernels import NOT_ON_DEVICE
-from memviz.profile import INPUT, Allocation, Category
+from memviz.profile import INPUT, TRAINING_PHASES, Allocation, Category
 from memviz.units import tensor_bytes
 
 _HANDLE_BYTES = 200  # recorded: what VarHandleOp takes for the handle itself, on the CPU
@@ -104,7 +104,7 @@ def _on_batch(step: Step, execute: Callable[[Step], Sequence[Line]]) -> list[Lin
 
 def of_training(lines: Sequence[Line]) -> Sequence[Line]:
     """The script without inference."""
-    is_inference = (n for n, line in enumerate(lines) if line.say == Say.PHASE and line.key in ("evaluate", "predict"))
+    is_inference = (n for n, line in enumerate(lines) if line.say == Say.PHASE and line.key not in TRAINING_PHASES)
     return lines[: next(is_inference, len(lines))]
 
 

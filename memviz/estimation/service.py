@@ -95,8 +95,8 @@ def estimate(
 
     network: a keras.Model, a function without arguments that returns one, or a ConvNet; it is left as it is.
     batch_size: examples per step. optimizer, loss: None for what the model is compiled with, else Adam and a loss that
-    suits the output. budget: bytes or
-    text such as "9513 MiB". inputs: for subclassed models and unknown shapes, TensorSpecs or arrays of a batch.
+    suits the output. budget: bytes or text such as "9513 MiB". inputs: for subclassed models and unknown shapes,
+    TensorSpecs or arrays of a batch.
 
     Raises ValueError or TypeError, in one sentence, for what is not possible: an unknown name, a network that cannot
     be built or traced, an input shape that is not known, XLA (jit_compile=True).

@@ -27,13 +27,9 @@ from memviz.measurement import trace
 from memviz.measurement.device import Device
 from memviz.measurement.trace import Block, Dump, Event
 from memviz.models.training import batch_specs, trained_with
-from memviz.profile import INPUT, OPTIMIZER, PHASES, UNATTRIBUTED, Allocation, Category, MemoryProfile
+from memviz.profile import INPUT, NOT_COUNTED, OPTIMIZER, PHASES, UNATTRIBUTED, Allocation, Category, MemoryProfile
 from memviz.setup import TrainingSetup
 
-_NOT_COUNTED = (
-    "CUDA context, libraries and their workspaces, and what other processes hold on the card.",
-    "Host memory: the data pipeline, Python, TensorFlow itself.",
-)
 BATCH, _PHASE = "batch", "phase/"  # names of marks; any other is a variable's number
 
 
@@ -124,7 +120,7 @@ class Recorder:
         if model is not None:
             described = trained_with(model, self._setup)
             layers = tuple(rows_of(model).values())
-        return MemoryProfile(phase, "measured", tuple(allocations), layers, described, _NOT_COUNTED, peak_bytes)
+        return MemoryProfile(phase, "measured", tuple(allocations), layers, described, NOT_COUNTED, peak_bytes)
 
     def _numbers(self, name: str) -> tuple[int, int]:
         """The numbers of a phase's first event, and of the first one after it."""

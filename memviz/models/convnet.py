@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from memviz.setup import DTYPE_POLICIES, unknown_name, whole_number
+from memviz.units import shape_text
 
 if TYPE_CHECKING:
     import keras
@@ -76,7 +77,7 @@ class LayerPlan:
     def formula(self) -> str:
         """How the largest weight comes about, for people: ``6,019,376 x 128`` (empty without weights)."""
         largest = max(self.parameter_shapes, key=math.prod, default=())
-        return " x ".join(f"{n:,}" for n in largest)
+        return shape_text(largest)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,7 @@ import plotly.graph_objects as go
 from plotly.colors import qualitative
 
 from memviz.profile import Allocation, Category, MemoryProfile
-from memviz.units import KIB, UnitSystem, format_bytes, unit_for
+from memviz.units import KIB, UnitSystem, format_bytes, shape_text, unit_for
 from memviz.views.text import category_text, percent_text
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ def block_text(block: Allocation) -> str:
     about = ", ".join(part for part in (block.dtype, block.op) if part)
     item, rest = divmod(block.requested_nbytes, math.prod(block.shape or ()) or 1)
     factors = [block.requested_nbytes] if rest else [*(block.shape or ()), item]
-    return " x ".join(f"{n:,}" for n in factors) + f" B ({about})" * bool(about)
+    return shape_text(factors) + f" B ({about})" * bool(about)
 
 
 def timeline(

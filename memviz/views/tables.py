@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from memviz.profile import PHASES, Category, MemoryProfile, Phase
-from memviz.units import UnitSystem, format_bytes
+from memviz.units import UnitSystem, format_bytes, shape_text
 from memviz.views.text import category_text, error_text, percent_text, range_text
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def layer_table(profile: MemoryProfile, network: ConvNet | None = None) -> pd.Da
     plans = {} if network is None else {layer.name: layer for layer in network.plan}
     rows = [plans.get(name) for name in table.index]
     total = table.sum(axis=1)
-    table.insert(0, "output_shape", ["" if p is None else " x ".join(f"{n:,}" for n in p.output_shape) for p in rows])
+    table.insert(0, "output_shape", ["" if p is None else shape_text(p.output_shape) for p in rows])
     table.insert(1, "parameters", [0 if p is None else p.parameters for p in rows])
     table.insert(2, "largest_weight", ["" if p is None else p.formula for p in rows])
     return table.assign(total=total, share=total / max(profile.peak_bytes, 1))

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from memviz.failure import PHASE_WORDS, shape_text
+from memviz.failure import PHASE_WORDS
 from memviz.models import presets
 from memviz.models.convnet import ConvBlock, ConvNet
 from memviz.setup import REFERENCE, TrainingSetup
-from memviz.units import GIB, MIB, UnitSystem, format_bytes
+from memviz.units import GIB, MIB, UnitSystem, format_bytes, shape_text
 from memviz.views.text import category_text, error_text, percent_text, range_text
 
 if TYPE_CHECKING:
@@ -131,8 +131,8 @@ def verdict(state: ExplorerState, estimate: Estimate) -> str:
         missing = f"{gap} are missing" if need > budget else "memory growth leaves it in pieces"
         lack = f"does not fit into {format_bytes(budget, units)}: {missing}"
         if (failed := estimate.failure) is not None:
-            asked = f"{format_bytes(failed.requested_bytes or 0, units)} ({shape_text(failed.shape)})"
-            lack += f", and {PHASE_WORDS[failed.phase]} fails when {asked} are asked for"
+            asked, shape = format_bytes(failed.requested_bytes or 0, units), shape_text(failed.shape or ())
+            lack += f", and {PHASE_WORDS[failed.phase]} fails when {asked} ({shape or 'a scalar'}) are asked for"
         text += f" and {room if fits(estimate, budget) else lack}"
     held = (decides.profile or estimate.profile).by_category()
     largest = f"{category_text(str(held.idxmax()))} is {percent_text(held.max() / held.sum())} of that peak"
