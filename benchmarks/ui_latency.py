@@ -23,6 +23,8 @@ from lab import REPOSITORY, browser_page, chromium_path, jupyter_lab, run_all, s
 BAR_MS, BAR_OPEN_SECONDS, BAR_PER_SECOND = 400, 15, 2
 WIDTHS = (257 + step * step for step in itertools.count(1))  # no one follows from the two before it
 PAUSE_MS = 1000  # between two keys, as of somebody who looks at what the last one did
+# From reaching for a knob to the key; the keystroke-level model (Card, Moran and Newell 1980) gives 1.35 s to deciding.
+REACH_MS = 1000
 
 # Notes the time of each key, and of the first drawing after it on which the layers' chart differs.
 WATCH = """() => {
@@ -73,7 +75,7 @@ def knobs(page: Any) -> dict[str, tuple[Any, tuple[str, ...]]]:
 
 def latencies(page: Any, control: Any, keys: tuple[str, ...], repeats: int) -> list[float]:
     """Milliseconds per key press, each to a state that was never seen: the panel remembers its answers. To and fro,
-    the width is another before each press, so that the panel cannot have looked ahead, as it can along one way.
+    the width is another before each press: what the panel knows it learnt since, while the knob was reached for.
     """
     found = []
     for turn in range(repeats):
@@ -87,6 +89,8 @@ def latencies(page: Any, control: Any, keys: tuple[str, ...], repeats: int) -> l
         else:
             target = control
         target.focus()
+        if len(keys) > 1:
+            page.wait_for_timeout(REACH_MS)
         page.keyboard.press(keys[turn % len(keys)])
         found.append(wait_for(lambda: page.evaluate("watch.latency"), page, 30))
     return found

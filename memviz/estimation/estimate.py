@@ -26,7 +26,7 @@ from memviz.units import MIB, tensor_bytes
 
 T = TypeVar("T")
 STEPS = 5  # as many as a trial runs by default; the steady step is the median of the third and later ones
-# How many orders of execution are played (executor.py): as many as take a bearable time, in nodes, within these ends.
+# How many orders of execution are played unless told otherwise: as many as come to so many nodes, within these ends.
 _FEWEST_ORDERS, _MOST_ORDERS, _ORDERED_NODES = 3, 7, 20_000
 _INFERENCE = {"evaluate": "test", "predict": "predict"}  # phase -> Keras' name of the step
 INFERENCE_BATCH = 32  # Keras' default, whatever the batch of training
@@ -78,10 +78,13 @@ def _first_that_fits(
     return {}, first
 
 
-def trace_training(network: Network, setup: TrainingSetup, inference: bool = False) -> Traced:
+def trace_training(
+    network: Network, setup: TrainingSetup, inference: bool = False, orders: int | None = None
+) -> Traced:
     """Build without storage, trace one step, and let TensorFlow optimize its graph. Nothing is allocated or executed.
 
-    inference: also a step of evaluating and one of predicting, with Keras' own batch of 32.
+    inference: also a step of evaluating and one of predicting, with Keras' own batch of 32. orders: how many orders of
+    execution are played (executor.py), by default as many as take a bearable time.
     Raises ValueError where the network cannot be built or its step cannot be traced. What depends on the budget, on
     memory growth or on the device's name is not in it.
     """
@@ -109,7 +112,7 @@ def trace_training(network: Network, setup: TrainingSetup, inference: bool = Fal
     return Traced(
         scripts=[
             script(training, partial(execute, weights=weights, seed=seed), STEPS)
-            for seed in range(max(_FEWEST_ORDERS, min(_MOST_ORDERS, _ORDERED_NODES // len(nodes))))
+            for seed in range(orders or max(_FEWEST_ORDERS, min(_MOST_ORDERS, _ORDERED_NODES // len(nodes))))
         ],
         layers=tuple(rows_of(model).values()),
         trained_with=trained_with(model, setup),

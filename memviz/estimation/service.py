@@ -31,9 +31,12 @@ class EstimationService:
                 self._child = ChildProcess("memviz.estimation.worker", env=REFERENCE_ENVIRONMENT)
             return self._child
 
-    def estimate(self, network: Network, setup: TrainingSetup, *, inference: bool = False) -> Estimate:
+    def estimate(
+        self, network: Network, setup: TrainingSetup, *, inference: bool = False, orders: int | None = None
+    ) -> Estimate:
         """The estimate of a network under a setup, with evaluation and prediction where wanted; waits for it.
 
+        orders: how many orders of execution are played; more find rarer peaks. None: as many as are bearable.
         Raises what the estimate itself raises for a network or setup that is not possible (ValueError, TypeError), and
         RuntimeError where the child ended meanwhile, or `close` was called; the next call starts another.
         """
@@ -46,7 +49,7 @@ class EstimationService:
                 self.close()
             child = self.start()
             try:
-                child.send({"question": question, "within": within, "inference": inference})
+                child.send({"question": [question, inference, orders], "within": within})
                 answer = child.receive()
             except BaseException as error:  # also Ctrl-C: the answer would be taken for the next one's
                 code = child.kill()

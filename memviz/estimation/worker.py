@@ -6,9 +6,13 @@ Runs as ``python -m memviz.estimation.worker``.
 from __future__ import annotations
 
 import gc
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
 
+import keras
 import tensorflow as tf
 
 from memviz.child.process import Channel
@@ -19,9 +23,25 @@ from memviz.setup import TrainingSetup
 
 
 @lru_cache(maxsize=4)
-def _traced(question: str, inference: bool) -> tuple[Traced, TrainingSetup]:
-    network, setup = unpacked(question)
-    return trace_training(network, setup, inference), setup
+def _traced(packed: str, inference: bool, orders: int | None) -> tuple[Traced, TrainingSetup]:
+    with _defaults_kept():
+        network, setup = unpacked(packed)
+        return trace_training(network, setup, inference, orders), setup
+
+
+@contextmanager
+def _defaults_kept() -> Iterator[None]:
+    """A function that builds a network may change them; the next one is to find what a new process has."""
+    config, folder = keras.config, os.getcwd()
+    before = config.floatx(), config.epsilon(), config.image_data_format()
+    try:
+        yield
+    finally:
+        config.set_floatx(before[0])
+        config.set_epsilon(before[1])
+        config.set_image_data_format(before[2])
+        tf.config.run_functions_eagerly(False)
+        os.chdir(folder)
 
 
 def main() -> None:
@@ -33,7 +53,7 @@ def main() -> None:
     while True:
         request = channel.receive()
         try:
-            traced, setup = _traced(request["question"], request["inference"])
+            traced, setup = _traced(*request["question"])
             estimate = estimate_traced(traced, replace(setup, **request["within"]))
             channel.send({"estimate": estimate_to_dict(estimate)})
         except Exception as error:

@@ -169,6 +169,12 @@ class RunningTrial:
     ) -> None:
         network, steps, device = Network.of(network), whole_number("steps", steps), chosen_device(setup.device)
         _check_timeout(timeout)
+        if not isinstance(record, bool):
+            raise TypeError(f"record={record!r} is not possible; it is True or False.")
+        if on_event is not None and not callable(on_event):
+            raise TypeError(
+                f"on_event={on_event!r} is not possible; it is a function that takes a TrialEvent, or None."
+            )
         limit_bytes = host_limit(network, setup, available_bytes()) if device == REFERENCE else setup.budget_bytes
         self._request: dict[str, Any] = {
             "question": packed(network, setup),

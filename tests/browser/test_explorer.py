@@ -14,6 +14,7 @@ from memviz.views.text import category_text
 
 pytestmark = pytest.mark.browser
 SETUP = opening_state(presets.digits, 0)[0].setup
+told = []  # what the page sends to the kernel
 
 
 @pytest.fixture(scope="module")
@@ -23,6 +24,7 @@ def opened():
         jupyter_lab(REPOSITORY / "notebooks" / "explore.ipynb") as (address, server),
         browser_page() as (page, errors),
     ):
+        page.on("websocket", lambda socket: socket.on("framesent", lambda frame: told.append(frame)))
         run_all(page, address)
         page.wait_for_selector(".memviz .js-plotly-plot .main-svg", timeout=60_000)
         wait_for(lambda: page.locator(".memviz .js-plotly-plot").count() == 2, page)
@@ -82,6 +84,17 @@ def test_a_slider_moved_by_keyboard_changes_the_bars(opened):
     wait_for(lambda: bars(page) == wider, page)
     assert page.get_by_label("preset").input_value() == "your own"
     assert slider(page, "1: filters").get_attribute("aria-label") == "1: filters"
+
+
+@pytest.mark.parametrize("reach", ["hover", "focus"])
+def test_the_kernel_hears_which_knob_is_reached(opened, reach):
+    page, _, _ = opened
+    page.get_by_label("height").hover()
+    number = page.get_by_label("optimizer").evaluate("c => c.closest('[class*=memviz-knob-]').className").split()
+    (number,) = [name.removeprefix("memviz-knob-") for name in number if name.startswith("memviz-knob-")]
+    told.clear()
+    getattr(page.get_by_label("optimizer"), reach)()
+    wait_for(lambda: any(f'{{"knob":{number}}}' in str(frame) for frame in told), page)
 
 
 def test_a_list_moved_by_keyboard_is_not_taken_for_a_command_of_jupyterlab(opened):

@@ -1,4 +1,6 @@
+import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -80,6 +82,43 @@ def test_a_network_that_is_not_possible_raises_the_same_sentence_here(service):
     with pytest.raises(ValueError, match=r"The function no_model returned 3; it must return a keras\.Model"):
         service.estimate(Network.of(no_model), SETUP)
     assert service.estimate(DIGITS, SETUP).peak_bytes > 0
+
+
+def test_what_a_builder_sets_for_all_of_keras_is_gone_for_the_next_one(service):
+    def unsettling():
+        import os
+
+        import keras
+        import tensorflow as tf
+
+        os.chdir("/")
+        keras.config.set_floatx("float64")
+        keras.config.set_image_data_format("channels_first")
+        keras.config.set_dtype_policy("float16")
+        tf.config.run_functions_eagerly(True)
+        return keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+
+    def settled():
+        import os
+
+        import keras
+        import tensorflow as tf
+
+        found = (
+            keras.config.floatx(),
+            keras.config.image_data_format(),
+            tf.config.functions_run_eagerly(),
+            os.getcwd(),
+        )
+        raise RuntimeError(f"found {found}")
+
+    for build in (settled, unsettling, settled):
+        with contextlib.suppress(ValueError):
+            service.estimate(Network.of(build), SETUP)
+    expected = re.escape(str(("float32", "channels_last", False, os.getcwd())))
+    with pytest.raises(ValueError, match=expected):
+        service.estimate(Network.of(settled), replace(SETUP, batch_size=2))
+    assert service.estimate(Network.of(unsettling), SETUP).profile.allocations
 
 
 def test_a_child_that_died_is_started_anew(service):

@@ -297,6 +297,8 @@ running.wait()
         ({"steps": 0}, "steps=0"),
         ({"steps": 2.5}, r"steps is a whole number, not 2\.5"),
         ({"timeout": -1}, "timeout=-1"),
+        ({"record": "yes"}, "record='yes' is not possible"),
+        ({"on_event": 5}, "on_event=5 is not possible"),
         ({"timeout": {"biuld": 1}}, "'biuld' is not known. Did you mean 'build'"),
         ({"budget": "9 GBB"}, "'9 GBB' is not a size"),
         ({"budget": 1000}, "at least 1 MiB"),

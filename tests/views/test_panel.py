@@ -73,8 +73,8 @@ def test_the_answer_to_one_more_move_of_the_same_knob_is_ready(panel, monkeypatc
     for value in values[:2]:
         field.value = value
     asked = state_of(panel.knobs.values({field: values[2]}), presets.digits).question
-    wait_for(lambda: panel._wanted is panel.state is panel._looked_ahead_from)
-    assert state_of(panel.knobs.ahead(), presets.digits).question == asked
+    wait_for(lambda: panel._looked_ahead_from == (panel._wanted, field))
+    assert state_of(panel.knobs.ahead()[0], presets.digits).question == asked
     wait_for(lambda: not [t for t in threading.enumerate() if t.name == "memviz-ahead"])
     monkeypatch.setattr(shared_service(), "estimate", None)  # nothing can be asked any more
     field.value = values[2]
@@ -83,16 +83,44 @@ def test_the_answer_to_one_more_move_of_the_same_knob_is_ready(panel, monkeypatc
 
 def test_one_more_block_looks_like_the_last_one(panel):
     panel.knobs.count.value = 3
-    (*_, last, ahead) = panel.knobs.ahead()["blocks"]
+    (*_, last, ahead) = panel.knobs.ahead()[0]["blocks"]
     assert ahead == last
-    assert len(panel.knobs.ahead()["blocks"]) == 4
+    assert len(panel.knobs.ahead()[0]["blocks"]) == 4
 
 
-def test_nothing_is_ahead_of_an_end_or_a_switch(panel):
-    assert panel.knobs.ahead() is None
-    for field, value in (("memory_growth", True), ("log", True), ("budget", "1 GiB"), ("head", "global_max")):
-        panel.knobs.fields[field].value = value
-        assert panel.knobs.ahead() is None
+@pytest.mark.parametrize(
+    ("name", "value", "near"),
+    [
+        ("head", "flatten", ["global_average", "global_max"]),
+        ("batch_size", 1, [2]),  # not 0
+        ("dense", 512, [511]),  # the slider's end
+        ("memory_growth", False, [True]),
+        ("log", False, []),
+        ("budget", "1 GiB", []),
+    ],
+)
+def test_the_moves_near_the_knob_under_the_hand_are_known(panel, name, value, near):
+    field = panel.knobs.fields[name]
+    field.value = value
+    panel.knobs._last, panel.knobs.reached = None, field
+    assert [values[name] for values in panel.knobs.ahead()] == near
+
+
+def test_a_list_goes_on_the_way_it_went(panel):
+    field = panel.knobs.fields["dtype_policy"]
+    for at, first in ((2, (3, 1)), (3, (4, 2)), (2, (1, 3))):
+        field.value = field.options[at]
+        assert [values["dtype_policy"] for values in panel.knobs.ahead()[:2]] == [field.options[each] for each in first]
+
+
+def test_the_answers_are_ready_when_a_knob_is_reached(panel, monkeypatch):
+    head = panel.knobs.fields["head"]
+    panel._put(panel._reach, panel.knobs.all.index(head))
+    wait_for(lambda: panel._looked_ahead_from == (panel._wanted, head))
+    wait_for(lambda: not [t for t in threading.enumerate() if t.name == "memviz-ahead"])
+    monkeypatch.setattr(shared_service(), "estimate", None)  # nothing can be asked any more
+    head.value = "global_max"
+    wait_for(lambda: panel._drawn.network.head == "global_max")
 
 
 def test_the_latest_of_many_changes_wins(panel):

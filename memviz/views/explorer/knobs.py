@@ -26,6 +26,7 @@ class Knobs:
 
     def __init__(self, state: ExplorerState, moved: Callable[[str | None], None]) -> None:
         self._moved, self._quiet = moved, False
+        self.reached: w.Widget | None = None  # the control that is likely to move next
         self._last: tuple[w.Widget, Any] | None = None  # the control moved last, and its value before
         values = knobs_of(state)
         self.fields = f = _fields(values)
@@ -36,8 +37,10 @@ class Knobs:
         self.preset = w.Dropdown(description="preset", options=[*presets.ALL, CUSTOM])
         self.count = w.IntSlider(description="conv blocks", max=rows)
         self.show(state)
-        for field in (self.preset, self.count, *(f for fields in (self.fields, *self.blocks) for f in fields.values())):
+        self.all = (self.preset, self.count, *(f for fields in (self.fields, *self.blocks) for f in fields.values()))
+        for number, field in enumerate(self.all):
             field.observe(self._heard, names="value")
+            field.add_class(f"memviz-knob-{number}")
         self.display = w.HBox([f[name] for name in DISPLAY]).add_class("memviz-display")
         sides = w.HBox([f["height"], f["width"], f["channels"]]).add_class("memviz-fields")
         self.box = w.VBox([
@@ -58,16 +61,26 @@ class Knobs:
         count = read({"count": self.count})["count"]
         return read(self.fields) | {"blocks": [read(self.blocks[min(number, last)]) for number in range(count)]}
 
-    def ahead(self) -> dict[str, Any] | None:
-        """The values after one more move like the last one, of a number or along a list; None where there is none."""
-        if self._last is None:
-            return None
-        field, before = self._last
+    def ahead(self) -> list[dict[str, Any]]:
+        """The values after each move that is near for the control reached, the likeliest first; none for a text."""
+        field = self.reached
+        if field is None or field is self.preset:
+            return []
+        if isinstance(field, w.Checkbox):
+            return [self.values({field: not field.value})]
+        before = self._last[1] if self._last and self._last[0] is field else None
         if isinstance(field, w.Dropdown):
-            values = [each[1] if isinstance(each, tuple) else each for each in field.options]
-            at = 2 * values.index(field.value) - values.index(before)
-            return self.values({field: values[at]}) if 0 <= at < len(values) else None
-        return self.values({field: 2 * field.value - before}) if type(field.value) is int else None
+            options = [each[1] if isinstance(each, tuple) else each for each in field.options]
+            at = options.index(field.value)
+            back = before in options and options.index(before) > at
+            order = sorted(range(len(options)), key=lambda index: (abs(index - at), (index > at) == back))
+            return [self.values({field: options[index]}) for index in order[1:]]
+        if type(getattr(field, "value", None)) is not int:
+            return []
+        step = field.value - before if before is not None and before != field.value else 1
+        low, high = getattr(field, "min", 1), getattr(field, "max", None)
+        near = [field.value + step, field.value - step]
+        return [self.values({field: value}) for value in near if low <= value and (high is None or value <= high)]
 
     def show(self, state: ExplorerState) -> None:
         """Set every control from a state."""
@@ -94,6 +107,7 @@ class Knobs:
         if self._quiet:
             return
         self._last = None if change["owner"] is self.preset else (change["owner"], change["old"])
+        self.reached = self._last and self._last[0]
         if change["owner"] is self.count:  # a new block starts as a copy of the last one
             for new in range(max(change["old"], 1), change["new"]):
                 self._set([(field, self.blocks[new - 1][name].value) for name, field in self.blocks[new].items()])

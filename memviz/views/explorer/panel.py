@@ -58,7 +58,7 @@ class Explorer:
         self.course: go.FigureWidget | None = None
         self._base = self.state.network  # what no knob sets is as here
         self._wanted = self._drawn = self.state  # what the knobs say, and whose estimate is drawn
-        self._looked_ahead_from: words.ExplorerState | None = None
+        self._looked_ahead_from: tuple[words.ExplorerState, w.Widget | None] | None = None
         self._run = TrialRun(state=self.state)
         self._handle: RunningTrial | None = None
         self._closed = self._mistaken = False
@@ -103,7 +103,9 @@ class Explorer:
             controls.add_class("memviz-controls"), self._status, self._course_box, self._phases,
         ]).add_class("memviz-right")  # fmt: skip
         top = w.HBox([self.knobs.box, right]).add_class("memviz-top")
-        self.box = w.VBox([Manners(), top, self._table]).add_class("memviz")
+        self.box = w.VBox([Manners(lambda number: self._put(self._reach, number)), top, self._table]).add_class(
+            "memviz"
+        )
 
     # Callbacks, in the kernel's thread, and the thread that waits for a trial: they put records on the queue
 
@@ -174,18 +176,26 @@ class Explorer:
             self._complain("")
             self._draw_bars()
 
+    def _reach(self, number: int) -> None:
+        self.knobs.reached = self.knobs.all[number]
+        self._look_ahead()
+
     def _look_ahead(self) -> None:
-        """Have the answer ready to one more move of the same knob; never while a trial is measured."""
-        values = self.knobs.ahead()
-        if values is None or self.state is self._looked_ahead_from or self.start_button.disabled:
+        """Have the answers ready to the next moves of the knob under the hand; never while a trial is measured."""
+        state, knob = self.state, self.knobs.reached
+        if self._looked_ahead_from == (state, knob) or self.start_button.disabled:
             return
+        self._looked_ahead_from = (state, knob)
+        moves = self.knobs.ahead()
 
         def ask() -> None:
-            with contextlib.suppress(Exception):  # nobody has asked yet
-                _estimate(*words.state_of(values, self._base).question)
+            for values in moves:
+                if self._closed or self._wanted is not state or self.knobs.reached is not knob:
+                    return
+                with contextlib.suppress(Exception):  # nobody has asked yet
+                    _estimate(*words.state_of(values, self._base).question)
 
         threading.Thread(target=ask, name="memviz-ahead", daemon=True).start()
-        self._looked_ahead_from = self.state
 
     def _begin(self) -> None:
         known = self.estimate if self._drawn.question == self.state.question else None
@@ -244,7 +254,7 @@ class Explorer:
         self._phases.value = f'<div class="{stale}">{tables.phase_table_html(table, units)}</div>'
 
 
-@lru_cache(maxsize=16)  # a knob moved back, or a change of the display alone, asks nothing
+@lru_cache(maxsize=64)  # a knob moved back, or a change of the display alone, asks nothing
 def _estimate(network: ConvNet, setup: TrainingSetup) -> Estimate:
     return shared_service().estimate(Network.of(network), setup)
 

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import anywidget
 
 
 class Manners(anywidget.AnyWidget):
-    """An invisible part of the panel that brings its style sheet and its manners at the keyboard."""
+    """An invisible part of the panel that brings its style sheet and its manners at the keyboard.
+
+    reached is called with the number of a knob on which the pointer rests or that takes the focus.
+    """
+
+    def __init__(self, reached: Callable[[int], None]) -> None:
+        super().__init__()
+        self.on_msg(lambda _, content, __: reached(content["knob"]))
 
     # JupyterLab takes letters and arrow keys for its own commands wherever no text is edited: on a drop-down list "m"
     # would turn the cell into Markdown. And ipywidgets gives a slider's handle no name (ipywidgets#2650).
@@ -17,7 +26,20 @@ const dress = ({ target }) => {
   const slider = target.closest('.widget-hslider');
   if (slider) target.setAttribute('aria-label', slider.querySelector('label').textContent);
 };
-export default { render() { document.addEventListener('focusin', dress); } };
+const render = ({ model, el }) => {
+  let rest;
+  const reach = ({ target, type }) => {
+    clearTimeout(rest);
+    const knob = target.closest('[class*=memviz-knob-]');
+    if (!knob || !el.closest('.memviz')?.contains(knob)) return;
+    const number = Number(knob.className.match(/memviz-knob-([0-9]+)/)[1]);
+    rest = setTimeout(() => model.send({ knob: number }), type === 'focusin' ? 0 : 100);
+  };
+  const heard = [['focusin', dress], ['focusin', reach], ['pointerover', reach]];
+  heard.forEach(([type, act]) => document.addEventListener(type, act));
+  return () => heard.forEach(([type, act]) => document.removeEventListener(type, act));
+};
+export default { render };
 """
     _css = """
 .memviz p { margin: 0; line-height: 1.4; }
