@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, TypeVar
 
 from memviz.estimation.allocator import BfcAllocator, OutOfMemoryError
@@ -36,12 +36,19 @@ _ROOMY = 1 << 46  # more than any device has
 
 @dataclass(frozen=True)
 class Traced:
-    """What does not depend on the budget. scripts: one for each order of execution that is played."""
+    """What does not depend on the budget. orders: how many orders of execution are played."""
 
-    scripts: Sequence[Sequence[Line]]
+    training: Training
+    orders: int
     layers: tuple[str, ...]
     trained_with: Mapping[str, object]
     not_counted: tuple[str, ...]
+
+    @cached_property
+    def scripts(self) -> Sequence[Sequence[Line]]:
+        """One for each order."""
+        weights = [*self.training.weights, *self.training.slots]
+        return [script(self.training, partial(execute, weights=weights, seed=n), STEPS) for n in range(self.orders)]
 
 
 def estimate_traced(traced: Traced, setup: TrainingSetup) -> Estimate:
@@ -52,7 +59,7 @@ def estimate_traced(traced: Traced, setup: TrainingSetup) -> Estimate:
     orders = [lines for _, lines in by_peak]
     orders.insert(0, orders.pop(len(orders) // 2))  # the usual one first
     phases = _phases_within(traced, orders[0], setup, _ROOMY)
-    largest = max(TRAINING_PHASES, key=lambda phase: phases[phase].peak_bytes)
+    largest = max(TRAINING_PHASES, key=lambda phase: sum(found[phase] for found in by_order))
     required, failure, alive = _required_bytes(traced.scripts, by_order), None, None
     if setup.budget_bytes is not None:
         # A larger budget can be in pieces where a smaller one is not: above what is required one order is enough.
@@ -110,10 +117,8 @@ def trace_training(
     nodes = training.step.graph.nodes
     calls = [node.name for node in nodes if is_call(node)]
     return Traced(
-        scripts=[
-            script(training, partial(execute, weights=weights, seed=seed), STEPS)
-            for seed in range(orders or max(_FEWEST_ORDERS, min(_MOST_ORDERS, _ORDERED_NODES // len(nodes))))
-        ],
+        training=training,
+        orders=orders or max(_FEWEST_ORDERS, min(_MOST_ORDERS, _ORDERED_NODES // len(nodes))),
         layers=tuple(rows_of(model).values()),
         trained_with=trained_with(model, setup),
         not_counted=(
@@ -167,7 +172,7 @@ def _phases_within(traced: Traced, lines: Sequence[Line], setup: TrainingSetup, 
 
 
 def _profile(traced: Traced, setup: TrainingSetup, phase: str, allocations: tuple[Allocation, ...]) -> MemoryProfile:
-    within = ("device", "budget_bytes", "memory_growth")
+    within = ("batch_size", "device", "budget_bytes", "memory_growth")
     described = {**traced.trained_with, **{name: getattr(setup, name) for name in within}}
     return MemoryProfile(phase, "estimated", allocations, traced.layers, described, traced.not_counted)
 
@@ -203,25 +208,32 @@ def _required_bytes(scripts: Sequence[Sequence[Line]], by_order: Sequence[Mappin
     In the two orders that peak highest; the others need less.
     """
     needs = [max(found[phase] for phase in TRAINING_PHASES) for found in by_order]
-    highest = sorted(zip(needs, map(of_training, scripts), strict=True), key=lambda pair: pair[0])[-2:]
+    highest = sorted(zip(needs, map(of_training, scripts), strict=True), key=lambda pair: -pair[0])[:2]
+    required = 0
+    for need, lines in highest:
+        if not required or not _reach(lines, required):
+            required = _smallest(lines, max(need, required))
+    return required
 
-    def reach(limit_bytes: int) -> int:
-        """How much of the region is used from its start; 0 where memory runs out."""
-        allocators = [_one_region(limit_bytes) for _ in highest]
-        try:
-            for (_, lines), allocator in zip(highest, allocators, strict=True):
-                peaks(lines, allocator)
-        except OutOfMemoryError:
-            return 0
-        return max(allocator.reach_bytes for allocator in allocators)
 
-    high = highest[-1][0]
-    low = high - 1
-    if not reach(high):  # what is used where there is all the room mostly suffices
-        low, high = high, reach(_ROOMY)
-    while not reach(high):
+def _smallest(lines: Sequence[Line], need: int) -> int:
+    """The smallest budget of at least ``need`` that suffices for one order."""
+    low, high = need - 1, need
+    if not _reach(lines, high):  # what is used where there is all the room mostly suffices
+        low, high = high, _reach(lines, _ROOMY)
+    while not _reach(lines, high):
         low, high = high, high + max(high // 16, MIB)
     while high - low > max(high // 500, 4096):
         middle = (low + high) // 2
-        low, high = (low, middle) if reach(middle) else (middle, high)
+        low, high = (low, middle) if _reach(lines, middle) else (middle, high)
     return high
+
+
+def _reach(lines: Sequence[Line], limit_bytes: int) -> int:
+    """How much of the one region is used from its start; 0 where memory runs out."""
+    allocator = _one_region(limit_bytes)
+    try:
+        peaks(lines, allocator)
+    except OutOfMemoryError:
+        return 0
+    return allocator.reach_bytes

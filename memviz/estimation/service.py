@@ -40,16 +40,17 @@ class EstimationService:
         Raises what the estimate itself raises for a network or setup that is not possible (ValueError, TypeError), and
         RuntimeError where the child ended meanwhile, or `close` was called; the next call starts another.
         """
-        within = {"budget_bytes": setup.budget_bytes, "memory_growth": setup.memory_growth, "device": setup.device}
-        # Apart from these three, so that the child knows what it has traced already.
-        question = packed(network, replace(setup, budget_bytes=None, memory_growth=False, device=None))
+        # What the child needs no other trace for stands apart, so that it knows what it has traced already.
+        within = {name: getattr(setup, name) for name in ("batch_size", "budget_bytes", "memory_growth", "device")}
+        batch_size = 1 if setup.inputs is None else setup.batch_size  # given inputs have their own batch
+        asked = replace(setup, batch_size=batch_size, budget_bytes=None, memory_growth=False, device=None)
         with self._asking:
             idle = self._child
             if idle is not None and idle.ended:
                 self.close()
             child = self.start()
             try:
-                child.send({"question": [question, inference, orders], "within": within})
+                child.send({"question": [packed(network, asked), inference, orders], "within": within})
                 answer = child.receive()
             except BaseException as error:  # also Ctrl-C: the answer would be taken for the next one's
                 code = child.kill()

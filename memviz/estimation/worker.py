@@ -16,6 +16,7 @@ import keras
 import tensorflow as tf
 
 from memviz.child.process import Channel
+from memviz.estimation.batches import TracesByBatch
 from memviz.estimation.estimate import Traced, estimate_traced, trace_training
 from memviz.interchange import estimate_to_dict
 from memviz.models.network import unpacked
@@ -23,10 +24,14 @@ from memviz.setup import TrainingSetup
 
 
 @lru_cache(maxsize=4)
-def _traced(packed: str, inference: bool, orders: int | None) -> tuple[Traced, TrainingSetup]:
-    with _defaults_kept():
-        network, setup = unpacked(packed)
-        return trace_training(network, setup, inference, orders), setup
+def _traces(packed: str, inference: bool, orders: int | None) -> tuple[TracesByBatch, TrainingSetup]:
+    _, setup = unpacked(packed)
+
+    def trace(batch_size: int) -> Traced:
+        network, _ = unpacked(packed)
+        return trace_training(network, replace(setup, batch_size=batch_size), inference, orders)
+
+    return TracesByBatch(trace), setup
 
 
 @contextmanager
@@ -53,8 +58,11 @@ def main() -> None:
     while True:
         request = channel.receive()
         try:
-            traced, setup = _traced(*request["question"])
-            estimate = estimate_traced(traced, replace(setup, **request["within"]))
+            with _defaults_kept():
+                traces, setup = _traces(*request["question"])
+                setup = replace(setup, **request["within"])
+                traced = traces.at(setup.batch_size)
+            estimate = estimate_traced(traced, setup)
             channel.send({"estimate": estimate_to_dict(estimate)})
         except Exception as error:
             channel.send({"error": type(error).__name__, "text": str(error)})
