@@ -38,8 +38,8 @@ class Difference:
 
 def differences(recorded: MemoryProfile, estimated: MemoryProfile) -> list[Difference]:
     """Every request of the phase that is not in both profiles alike, largest first."""
-    real, model = _requests(recorded), _requests(estimated)
-    matcher = difflib.SequenceMatcher(None, [*map(_key, real)], [*map(_key, model)], autojunk=False)
+    real, model = requests(recorded), requests(estimated)
+    matcher = difflib.SequenceMatcher(None, [*map(key, real)], [*map(key, model)], autojunk=False)
     found: list[Difference] = []
     missing: list[Allocation] = []
     extra: list[Allocation] = []
@@ -51,28 +51,28 @@ def differences(recorded: MemoryProfile, estimated: MemoryProfile) -> list[Diffe
         for a, b in zip(real[a0:a1], model[b0:b1], strict=True):
             if a.requested_nbytes != b.requested_nbytes:
                 found.append(_difference("size", a, b))
-    moved = Counter((_key(a), a.requested_nbytes) for a in missing) & Counter(
-        (_key(b), b.requested_nbytes) for b in extra
+    moved = Counter((key(a), a.requested_nbytes) for a in missing) & Counter(
+        (key(b), b.requested_nbytes) for b in extra
     )
-    for kind, requests in (("missing", missing), ("extra", extra)):
+    for kind, side in (("missing", missing), ("extra", extra)):
         left = Counter(moved)
-        for a in requests:
-            key = _key(a), a.requested_nbytes
-            if left[key] > 0:
-                left[key] -= 1
+        for a in side:
+            request = key(a), a.requested_nbytes
+            if left[request] > 0:
+                left[request] -= 1
                 found += [_difference("order", a, a)] if kind == "missing" else []
             else:
                 found.append(_difference(kind, a if kind == "missing" else None, a if kind == "extra" else None))
     return sorted(found, key=lambda d: -d.nbytes)
 
 
-def _key(a: Allocation) -> str:
+def key(a: Allocation) -> str:
     """The same on both sides: an op's name in the graph, and for what is made outside of one, whose it is."""
     outside = "/" not in a.op or a.op.startswith(f"{a.layer}/") or a.category == Category.OPTIMIZER_STATE
     return f"{a.layer} {a.requested_nbytes}" if outside and a.layer != OPTIMIZER else a.op
 
 
-def _requests(profile: MemoryProfile) -> list[Allocation]:
+def requests(profile: MemoryProfile) -> list[Allocation]:
     """The requests made within the phase, in order; a block that becomes a variable's storage counts once.
 
     What TensorFlow takes while it optimizes the graph (named after the whole function) is left out.
@@ -120,7 +120,7 @@ def main() -> None:
     before = [sum(a.nbytes for a in p.allocations if a.start == 0) for p in (recorded, estimated)]
     print(f"held before the phase: recorded {before[0]:,} B, estimated {before[1]:,} B")
     found = differences(recorded, estimated)
-    print(f"{len(found):,} of {len(_requests(recorded)):,} requests differ: {dict(Counter(d.kind for d in found))}")
+    print(f"{len(found):,} of {len(requests(recorded)):,} requests differ: {dict(Counter(d.kind for d in found))}")
     print(f"{'kind':8} {'recorded':>14} {'estimated':>14}  op (layer)")
     for d in found[: given.rows]:
         sides = " ".join(f"{'-' if size is None else f'{size:,}':>14}" for size in (d.recorded, d.estimated))
