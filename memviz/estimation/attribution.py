@@ -7,18 +7,19 @@ Private names: `name_scope` of Keras' TensorFlow backend and its `caller`, check
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 from memviz.estimation import kernels
-from memviz.estimation.graph import Node, StepGraph
+from memviz.estimation.graph import LOOPS, Node, StepGraph
 from memviz.models.patching import patched
 from memviz.profile import INPUT, LOSS, METRICS, OPTIMIZER, ROWS_BESIDE_LAYERS, UNATTRIBUTED, Category
 
 _GRADIENT = "gradient_tape/"
-_LOOPS = ("While", "StatelessWhile")
+_BRANCH = re.compile(r"^.*/(?:then|else|branch\d+)/_\d+/")  # before the name that an op has in its branch
 _SCOPES: ContextVar[tuple[dict[str, str], dict[int, str]] | None] = ContextVar("memviz_scopes", default=None)
 
 
@@ -91,19 +92,20 @@ def owners(graph: StepGraph, scopes: Mapping[str, str], variable_rows: Mapping[i
     readers = _places_of_readers(graph.nodes, places)
     for index, node in enumerate(graph.nodes):
         place = places[index]
+        # Of what it reads; a constant that the runtime folded stands behind its readers.
+        rows = [found[n].layer if n < index else places[n] or UNATTRIBUTED for n, _ in node.inputs]
         if index in graph.arguments:
             row = variable_rows.get(graph.arguments[index], INPUT)
             found.append(Owner(row, Category.INPUT))
         elif place == OPTIMIZER:
             # An update works on the weights of one layer: that of the gradient or variable it reads.
-            rows = (found[source].layer for source, _ in node.inputs)
-            row = next((r for r in rows if r not in (OPTIMIZER, METRICS, INPUT)), OPTIMIZER)
+            row = next((r for r in rows if r not in (OPTIMIZER, METRICS, INPUT, UNATTRIBUTED)), OPTIMIZER)
             found.append(Owner(row, Category.TEMPORARY))
         elif backward[index]:
             kind = Category.GRADIENT if index in gradients else Category.ACTIVATION_GRADIENT
-            found.append(Owner(place or _inherited(node, found), kind))
+            found.append(Owner(place or _inherited(rows), kind))
         elif place is None:
-            row = _inherited(node, found) if node.inputs else readers.get(index, METRICS)
+            row = _inherited(rows) if rows else readers.get(index, METRICS)
             found.append(Owner(row, Category.TEMPORARY))
         else:
             found.append(Owner(place, Category.ACTIVATION))
@@ -120,18 +122,18 @@ def owner_by_name(name: str, scopes: Mapping[str, str]) -> Owner:
 
 def _place(name: str, scopes: Mapping[str, str]) -> str | None:
     """The row that a node's name puts it into. The optimizer's names are kept by TensorFlow's graph optimizer."""
+    name = _BRANCH.sub("", name)
     while name.startswith(("ConstantFolding/", _GRADIENT)):
         name = name.partition("/")[2]
     return _row(name, scopes)
 
 
 def _is_gradient(name: str) -> bool:
-    return name.startswith((_GRADIENT, "ConstantFolding/" + _GRADIENT))
+    return _BRANCH.sub("", name).startswith((_GRADIENT, "ConstantFolding/" + _GRADIENT))
 
 
-def _inherited(node: Node, found: Sequence[Owner]) -> str:
+def _inherited(rows: Sequence[str]) -> str:
     """The row of what a node without a scope of its own works on; Keras updates its loss tracker in no scope."""
-    rows = [found[source].layer for source, _ in node.inputs]
     return next((row for row in rows if row not in (INPUT, UNATTRIBUTED)), UNATTRIBUTED if rows else METRICS)
 
 
@@ -147,9 +149,9 @@ def _places_of_readers(nodes: Sequence[Node], places: Sequence[str | None]) -> d
 
 def _backward(nodes: Sequence[Node]) -> list[bool]:
     """Which nodes are of the backward pass; the sums of gradients from several places stand in no scope."""
-    found: list[bool] = []
-    for node in nodes:
-        found.append(_is_gradient(node.name) or (node.op == "AddN" and any(found[at] for at, _ in node.inputs)))
+    found = [_is_gradient(node.name) for node in nodes]
+    for index, node in enumerate(nodes):
+        found[index] |= node.op == "AddN" and any(found[at] for at, _ in node.inputs)
     return found
 
 
@@ -163,27 +165,27 @@ def _weight_gradients(
     todo = [source for node, place in zip(nodes, places, strict=True) if place == OPTIMIZER for source in node.inputs]
     while todo:
         at, slot = first = todo.pop()
-        while nodes[at].op in kernels.ALIASES:
-            at, slot = nodes[at].inputs[0]
+        while nodes[at].op in kernels.ALIASES or (nodes[at].op == "RealDiv" and places[at] is None):
+            at, slot = nodes[at].inputs[0]  # what a loss was scaled by, its gradients are divided by
         # Another layer's gradient in another shape: the rows of an embedding's sparse gradient.
         passed_on = at != first[0] and backward[first[0]] and places[first[0]] != places[at]
         if backward[at] and (at, slot) not in found and not passed_on:
             found.add((at, slot))
             node = nodes[at]
-            todo += node.inputs if node.op == "AddN" else [node.inputs[slot]] if node.op in _LOOPS else []
+            todo += node.inputs if node.op == "AddN" else [node.inputs[slot]] if node.op in LOOPS else []
     return found
 
 
 def gradients_in_loops(graph: StepGraph, concrete: Any, scopes: Mapping[str, str]) -> dict[str, Owner]:
     """The ops in the bodies of loops that add up the gradient of a weight, as ``loop/body/op``."""
-    if not any(node.op in _LOOPS for node in graph.nodes):
+    if not any(node.op in LOOPS for node in graph.nodes):
         return {}
     functions = {function.signature.name: function for function in concrete.graph.as_graph_def().library.function}
     places = [_place(node.name, scopes) for node in graph.nodes]
     found: dict[str, Owner] = {}
     for index, slot in _weight_gradients(graph.nodes, places, _backward(graph.nodes)):
         loop = graph.nodes[index]
-        if loop.op not in _LOOPS:
+        if loop.op not in LOOPS:
             continue
         body = functions[loop.attributes["body"].func.name]
         ops = {node.name: node for node in body.node_def}

@@ -10,18 +10,19 @@ from typing import Any, TypeVar
 
 from memviz.estimation.allocator import BfcAllocator, OutOfMemoryError
 from memviz.estimation.attribution import Owner, owners, rows_of, scopes_noted, variable_owners
+from memviz.estimation.branches import has_branches
 from memviz.estimation.executor import execute
 from memviz.estimation.folding import folded
-from memviz.estimation.graph import StepGraph, is_call, step_graph
+from memviz.estimation.graph import CONDITIONALS, StepGraph, is_call, step_graph
 from memviz.estimation.initializers import is_modelled, recipe
 from memviz.estimation.replay import Line, RanOutError, Step, Training, Weight, of_training, peaks, run, script
 from memviz.estimation.result import Estimate
 from memviz.failure import Failure
 from memviz.models.abstract import abstract_weights, initializer_of
-from memviz.models.network import Network
+from memviz.models.network import Network, in_a_line
 from memviz.models.training import batch_specs, build_slots, compiled_model, step_function, trained_with
 from memviz.profile import NOT_COUNTED, TRAINING_PHASES, Allocation, Category, MemoryProfile, Phase
-from memviz.setup import FIRST_REGION_BYTES, TrainingSetup
+from memviz.setup import FIRST_REGION_BYTES, REFERENCE, TrainingSetup
 from memviz.units import MIB, tensor_bytes
 
 T = TypeVar("T")
@@ -30,6 +31,10 @@ STEPS = 5  # as many as a trial runs by default; the steady step is the median o
 _FEWEST_ORDERS, _MOST_ORDERS, _ORDERED_NODES = 3, 7, 20_000
 _INFERENCE = {"evaluate": "test", "predict": "predict"}  # phase -> Keras' name of the step
 INFERENCE_BATCH = 32  # Keras' default, whatever the batch of training
+_OF_A_GPU = (
+    "What the kernels of a GPU take beside their outputs, such as cuDNN's workspaces. The graph is the one that is "
+    "optimized for a CPU, in the order of a GPU; this is not verified on hardware.",
+)
 _SMALL = 4096  # what an unknown initializer does for a weight of so few bytes is not worth a word
 _ROOMY = 1 << 46  # more than any device has
 
@@ -46,21 +51,34 @@ class Traced:
 
     @cached_property
     def scripts(self) -> Sequence[Sequence[Line]]:
-        """One for each order."""
+        """One for each order, on the reference device; where there are conditionals, one of the smaller branches."""
+        return self._scripts(gpu=False)
+
+    @cached_property
+    def scripts_of_gpu(self) -> Sequence[Sequence[Line]]:
+        """One for each order, on a GPU."""
+        return self._scripts(gpu=True)
+
+    def _scripts(self, gpu: bool) -> Sequence[Sequence[Line]]:
         weights = [*self.training.weights, *self.training.slots]
-        return [script(self.training, partial(execute, weights=weights, seed=n), STEPS) for n in range(self.orders)]
+        played = partial(execute, weights=weights, gpu=gpu)
+        orders = [partial(played, seed=number) for number in range(self.orders)]
+        if has_branches(self.training.step.graph.nodes):
+            orders.append(partial(played, smaller=True))
+        return [script(self.training, order, STEPS) for order in orders]
 
 
 def estimate_traced(traced: Traced, setup: TrainingSetup) -> Estimate:
     """The estimate within a setup's budget, of what was traced under this setup or one with another budget."""
-    by_order = [_one_each(peaks(lines, _allocator(setup, _ROOMY)), int) for lines in traced.scripts]
+    scripts = traced.scripts_of_gpu if _is_gpu(setup) else traced.scripts
+    by_order = [_one_each(peaks(lines, _allocator(setup, _ROOMY)), int) for lines in scripts]
     ranges = {phase: (min(p[phase] for p in by_order), max(p[phase] for p in by_order)) for phase in by_order[0]}
-    by_peak = sorted(zip(by_order, traced.scripts, strict=True), key=lambda pair: pair[0]["steady_step"])
+    by_peak = sorted(zip(by_order, scripts, strict=True), key=lambda pair: pair[0]["steady_step"])
     orders = [lines for _, lines in by_peak]
     orders.insert(0, orders.pop(len(orders) // 2))  # the usual one first
     phases = _phases_within(traced, orders[0], setup, _ROOMY)
     largest = max(TRAINING_PHASES, key=lambda phase: sum(found[phase] for found in by_order))
-    required, failure, alive = _required_bytes(traced.scripts, by_order), None, None
+    required, failure, alive = _required_bytes(scripts, by_order), None, None
     if setup.budget_bytes is not None:
         # A larger budget can be in pieces where a smaller one is not: above what is required one order is enough.
         tried = orders if required <= setup.budget_bytes else orders[:1]
@@ -115,7 +133,7 @@ def trace_training(
     large = [initializer_of(v) for v, w in zip(made, weights, strict=True) if w.nbytes > _SMALL]
     unknown = {type(initializer).__name__ for initializer in large if not is_modelled(initializer)}
     nodes = training.step.graph.nodes
-    calls = [node.name for node in nodes if is_call(node)]
+    calls = [node.name for node in nodes if is_call(node) or node.op in CONDITIONALS]
     return Traced(
         training=training,
         orders=orders or max(_FEWEST_ORDERS, min(_MOST_ORDERS, _ORDERED_NODES // len(nodes))),
@@ -137,9 +155,10 @@ def _traced_step(model: Any, kind: str, setup: TrainingSetup, batch_size: int) -
         with scopes_noted(model) as scopes:
             concrete = step_function(model, kind).get_concrete_function(specs)
     except Exception as error:
-        said = " ".join(str(error).split())
         name = {"train": "training", "test": "evaluation", "predict": "prediction"}[kind]
-        raise ValueError(f"A {name} step of {model.name!r} cannot be traced: {type(error).__name__}: {said}") from error
+        raise ValueError(
+            f"A {name} step of {model.name!r} cannot be traced: {type(error).__name__}: {in_a_line(error)}"
+        ) from error
     return folded(step_graph(concrete)), specs, scopes
 
 
@@ -174,7 +193,12 @@ def _phases_within(traced: Traced, lines: Sequence[Line], setup: TrainingSetup, 
 def _profile(traced: Traced, setup: TrainingSetup, phase: str, allocations: tuple[Allocation, ...]) -> MemoryProfile:
     within = ("batch_size", "device", "budget_bytes", "memory_growth")
     described = {**traced.trained_with, **{name: getattr(setup, name) for name in within}}
-    return MemoryProfile(phase, "estimated", allocations, traced.layers, described, traced.not_counted)
+    not_counted = (*traced.not_counted, *(_OF_A_GPU if _is_gpu(setup) else ()))
+    return MemoryProfile(phase, "estimated", allocations, traced.layers, described, not_counted)
+
+
+def _is_gpu(setup: TrainingSetup) -> bool:
+    return setup.device not in (None, REFERENCE)
 
 
 def _failure(error: RanOutError, limit_bytes: int) -> Failure:

@@ -11,11 +11,12 @@ from __future__ import annotations
 import math
 import random
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from memviz.estimation import kernels
+from memviz.estimation.branches import Branches, branches
 from memviz.estimation.graph import Node, TensorType
 from memviz.estimation.replay import Line, Purpose, Say, Step, Weight
 from memviz.profile import Category
@@ -33,30 +34,38 @@ class _Buffer:
         self.key, self.holders = key, holders
 
 
-def execute(step: Step, weights: Sequence[Weight], *, gpu: bool = False, seed: int = 0) -> list[Line]:
-    """What one run of a step's graph asks of the allocator. weights: with the slots. seed: see `_edges`."""
-    return _Executor(step, weights, seed).run(gpu)
+def execute(
+    step: Step, weights: Sequence[Weight], *, gpu: bool = False, seed: int = 0, smaller: bool = False
+) -> list[Line]:
+    """What one run of a step's graph asks of the allocator. weights: with the slots. seed: see `_edges`. smaller: see
+    `branches`.
+    """
+    return _Executor(step, weights, seed, gpu, smaller).run()
 
 
 class _Executor:
-    def __init__(self, step: Step, weights: Sequence[Weight], seed: int) -> None:
-        self._nodes, self._owners, self._weights = step.graph.nodes, step.owners, weights
-        self._edges = _edges(self._nodes, seed)
+    def __init__(self, step: Step, weights: Sequence[Weight], seed: int, gpu: bool, smaller: bool) -> None:
+        self._nodes, self._owners, self._weights, self._gpu = step.graph.nodes, step.owners, weights, gpu
+        self._branches = branches(self._nodes, smaller=smaller)
+        self._edges = _edges(self._nodes, self._branches, seed)
         self._lines: list[Line] = []
         self._values: dict[tuple[int, int], _Buffer | None] = {}
         self._variables = [_Buffer(("variable", number), holders=1) for number in range(len(self._weights))]
         arguments = step.graph.arguments.items()
         self._handles = {node: step.variables[a] for node, a in arguments if a in step.variables}
+        for index, node in enumerate(self._nodes):
+            if node.op in ("Identity", "Switch") and node.inputs[0][0] in self._handles:
+                self._handles[index] = self._handles[node.inputs[0][0]]
 
-    def run(self, gpu: bool) -> list[Line]:
-        for index in execution_order(self._nodes, self._edges, gpu):
+    def run(self) -> list[Line]:
+        for index in execution_order(self._nodes, self._edges, self._branches.dead, self._gpu):
             self._execute(index)
         return self._lines
 
     def _execute(self, index: int) -> None:
         node = self._nodes[index]
         inputs = [self._values.get(source) for source in node.inputs]
-        results = self._compute(index, node, inputs)
+        results = [] if self._branches.dead[index] else self._compute(index, node, inputs)
         for buffer in results:
             if buffer is not None:
                 buffer.holders += 1  # the kernel's own reference, until the outputs are handed on
@@ -69,6 +78,11 @@ class _Executor:
                 self._release(buffer)
 
     def _compute(self, index: int, node: Node, inputs: list[_Buffer | None]) -> list[_Buffer | None]:
+        if node.op == "Switch":
+            return [inputs[0] if slot == self._branches.taken[index] else None for slot in (0, 1)]
+        if node.op == "Merge":
+            alive = next(n for n, source in enumerate(node.inputs) if self._branches.is_alive(source))
+            return [inputs[alive], self._allocate(index, (), "int32")]
         if node.op in kernels.ALIASES:
             return [inputs[0]]
         if node.op == "IdentityN":
@@ -87,7 +101,7 @@ class _Executor:
 
     def _call_kernel(self, index: int, node: Node, inputs: list[_Buffer | None]) -> list[_Buffer | None]:
         types = [self._nodes[source].outputs[slot] for source, slot in node.inputs]
-        scratch = kernels.scratch(node, types)
+        scratch = kernels.scratch(node, types, gpu=self._gpu)
         held = [self._take_scratch(index, s, inputs) for s in scratch if s.before_outputs]
         results: list[_Buffer | None] = []
         for slot, wanted in enumerate(node.outputs):
@@ -193,19 +207,25 @@ class _Edges:
     roots: list[int]
 
 
-def _edges(nodes: Sequence[Node], seed: int) -> _Edges:
+def _edges(nodes: Sequence[Node], taken: Branches, seed: int) -> _Edges:
     """Who follows whom, in the order in which TensorFlow hands over.
 
     A node keeps up to four outgoing edges in the order of their making, and more in a hash set of addresses
     (edgeset.h): that order differs from process to process and repeats within one. So do the peaks of some networks.
     Any order is as likely as another; `seed` picks one.
     """
+
+    def waits(index: int, source: tuple[int, int]) -> bool:
+        """A Merge waits for the input that is alive."""
+        return nodes[index].op != "Merge" or taken.dead[index] or taken.is_alive(source)
+
     uses: list[dict[int, int]] = [{} for _ in nodes]
     edges: list[list[tuple[bool, int]]] = [[] for _ in nodes]
     for index, node in enumerate(nodes):
         for source, slot in node.inputs:
             uses[source][slot] = uses[source].get(slot, 0) + 1
-            edges[source].append((False, index))
+            if waits(index, (source, slot)):
+                edges[source].append((False, index))
         for source in node.controls:
             edges[source].append((True, index))
     shuffle = random.Random(seed).shuffle
@@ -216,18 +236,19 @@ def _edges(nodes: Sequence[Node], seed: int) -> _Edges:
             shuffle(outgoing)
     # Data edges before control edges (immutable_executor_state.cc).
     followers = [[i for c, i in outgoing if not c] + [i for c, i in outgoing if c] for outgoing in edges]
-    return _Edges(uses, followers, [len(node.inputs) + len(node.controls) for node in nodes], roots)
+    pending = [sum(waits(n, each) for each in node.inputs) + len(node.controls) for n, node in enumerate(nodes)]
+    return _Edges(uses, followers, pending, roots)
 
 
-def execution_order(nodes: Sequence[Node], edges: _Edges, gpu: bool = False) -> Iterator[int]:
-    """Node indices in the order of execution."""
-    cheap: Callable[[str], bool] = (lambda op: True) if gpu else kernels.CHEAP.__contains__
+def execution_order(nodes: Sequence[Node], edges: _Edges, dead: Sequence[bool], gpu: bool = False) -> Iterator[int]:
+    """Node indices in the order of execution; to pass over a dead node is cheap, too."""
+    cheap = [gpu or passed or node.op in kernels.CHEAP for node, passed in zip(nodes, dead, strict=True)]
     pending = list(edges.pending)
     pool: list[int] = []  # its only thread takes from the end
     inline: deque[int] = deque()
     ready = edges.roots
     while ready or inline or pool:
-        _schedule(ready, nodes, cheap, inline, pool)
+        _schedule(ready, cheap, inline, pool)
         index = inline.popleft() if inline else pool.pop()
         yield index
         ready = []
@@ -237,13 +258,11 @@ def execution_order(nodes: Sequence[Node], edges: _Edges, gpu: bool = False) -> 
                 ready.append(follower)
 
 
-def _schedule(
-    ready: list[int], nodes: Sequence[Node], cheap: Callable[[str], bool], inline: deque[int], pool: list[int]
-) -> None:
+def _schedule(ready: list[int], cheap: Sequence[bool], inline: deque[int], pool: list[int]) -> None:
     """executor.cc, `ScheduleReady`."""
     expensive: list[int] = []
     for index in ready:
-        (inline if cheap(nodes[index].op) else expensive).append(index)
+        (inline if cheap[index] else expensive).append(index)
     if expensive and not inline:
         inline.append(expensive.pop())
     pool.extend(expensive)

@@ -42,7 +42,8 @@ def _constant(nodes: Sequence[Node]) -> list[bool]:
     """Per node, whether all that it computes follows from constants."""
     found: list[bool] = []
     for node in nodes:
-        pure = node.op == "Const" or (bool(node.inputs) and not _is_stateful(node.op))
+        branching = node.op in ("Switch", "Merge")
+        pure = node.op == "Const" or (bool(node.inputs) and not branching and not _is_stateful(node.op))
         found.append(pure and all(found[source] for source, _ in node.inputs))
     return found
 

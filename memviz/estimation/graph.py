@@ -15,6 +15,8 @@ from typing import Any
 
 _CPU = "/job:localhost/replica:0/task:0/device:CPU:0"
 _CPU_MEMORY = 256 << 20  # what TensorFlow's CPU device says of itself (threadpool_device_factory.cc)
+CONDITIONALS = frozenset({"If", "StatelessIf", "Case", "StatelessCase"})
+LOOPS = frozenset({"While", "StatelessWhile"})
 _RESOURCE = 20  # types.proto: DT_RESOURCE
 
 
@@ -88,8 +90,11 @@ def _function_as_graph(concrete: Any) -> tuple[Any, list[str]]:
     for node in graph.node:
         node.device = _CPU  # the fusions of the CPU are applied to nodes placed there only
     ordered = graph_pb2.GraphDef(versions=graph.versions)
-    if any(is_call(node) for node in body.node):
-        ordered.library.CopyFrom(concrete.graph.as_graph_def().library)  # takes long, and most graphs call no function
+    ops = {node.op for node in body.node}
+    # Takes long, and most graphs call no function. With it the optimizer replaces conditionals, as TensorFlow does, by
+    # the nodes of both branches between Switch and Merge; loops, too, which here stay as they are.
+    if any(is_call(node) for node in body.node) or (ops & CONDITIONALS and not ops & LOOPS):
+        ordered.library.CopyFrom(concrete.graph.as_graph_def().library)
     ordered.node.extend(graph.node[index] for index in _topological(graph))
     return ordered, results + list(definition.control_ret.values())
 

@@ -20,6 +20,7 @@ ALIASES = frozenset({
     "Identity", "Reshape", "Squeeze", "ExpandDims", "StopGradient", "PreventGradient", "EnsureShape", "Snapshot",
     # The graph optimizer sums large tensors in a temporary variable (memory_optimizer.cc, `RewriteAddN`).
     "Assign", "AssignAdd", "DestroyTemporaryVariable",
+    "Switch",  # on the output that is taken (branches.py)
 })  # fmt: skip
 
 # What the caller feeds: batches and handles (see graph.py).
@@ -85,9 +86,9 @@ class Scratch:
         return tensor_bytes(self.shape, self.dtype)
 
 
-def scratch(node: Node, inputs: Sequence[TensorType]) -> list[Scratch]:
-    """The kernel's temporaries, in the order they are taken."""
-    rule = _SCRATCH.get(node.op)
+def scratch(node: Node, inputs: Sequence[TensorType], *, gpu: bool = False) -> list[Scratch]:
+    """The kernel's temporaries, in the order they are taken. Those of a GPU are known for few kernels."""
+    rule = None if gpu and node.op not in _ALSO_ON_GPU else _SCRATCH.get(node.op)
     return rule(node, inputs) if rule else []
 
 
@@ -170,3 +171,4 @@ _SCRATCH: dict[str, Callable[[Node, Sequence[TensorType]], list[Scratch]]] = {
     "SparseSoftmaxCrossEntropyWithLogits": _sparse_cross_entropy,
     **dict.fromkeys(("MatMul", "BatchMatMulV2", "BatchMatMulV3", "_FusedMatMul"), _half_matmul),
 }
+_ALSO_ON_GPU = frozenset({"SparseSoftmaxCrossEntropyWithLogits"})

@@ -8,6 +8,7 @@ import threading
 from dataclasses import replace
 from typing import Any
 
+from memviz.child.machine import default_device
 from memviz.child.process import ChildEndedError, ChildProcess
 from memviz.estimation.result import Estimate
 from memviz.interchange import estimate_from_dict
@@ -41,7 +42,8 @@ class EstimationService:
         RuntimeError where the child ended meanwhile, or `close` was called; the next call starts another.
         """
         # What the child needs no other trace for stands apart, so that it knows what it has traced already.
-        within = {name: getattr(setup, name) for name in ("batch_size", "budget_bytes", "memory_growth", "device")}
+        within = {name: getattr(setup, name) for name in ("batch_size", "budget_bytes", "memory_growth")}
+        within["device"] = setup.device or default_device()
         batch_size = 1 if setup.inputs is None else setup.batch_size  # given inputs have their own batch
         asked = replace(setup, batch_size=batch_size, budget_bytes=None, memory_growth=False, device=None)
         with self._asking:
@@ -98,6 +100,8 @@ def estimate(
     in a trial on the reference device, and nothing of this process changes. The first call takes some seconds longer.
 
     network: a keras.Model, a function without arguments that returns one, or a ConvNet; it is left as it is.
+    device: "reference", or "GPU:0", also where there is none: in the order of a GPU, without the workspaces of its
+    kernels. None: this machine's GPU, else the reference device.
     batch_size: examples per step. optimizer, loss: None for what the model is compiled with, else Adam and a loss that
     suits the output. budget: bytes or text such as "9513 MiB". inputs: for subclassed models and unknown shapes,
     TensorSpecs or arrays of a batch.

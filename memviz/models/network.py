@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import re
 import sys
 import textwrap
 import warnings
@@ -103,10 +104,13 @@ def serialized(part: Any) -> Any:
         return keras.saving.serialize_keras_object(part)
 
 
+_BOLD = re.compile(r"\x1b\[\d+m")  # and its end
+
+
 def in_a_line(error: BaseException) -> str:
-    """The start of an error's text; Keras' run over many lines, and the whole stays as the cause."""
+    """The start of an error's text; Keras' run over many lines, some in bold, and the whole stays as the cause."""
     try:
-        return textwrap.shorten(str(error), 300, placeholder=" ...")
+        return textwrap.shorten(_BOLD.sub("", str(error)), 300, placeholder=" ...")
     except Exception:  # a text that cannot be made
         return "(no text)"
 
@@ -121,6 +125,8 @@ def _call_builder(builder: Callable[[], Any], dtype_policy: str) -> keras.Model:
     except (Exception, SystemExit) as error:
         raise_out_of_memory(error)
         said = in_a_line(error)
+        if isinstance(error, RecursionError):
+            said += ". Keras walks through a model by recursion: let the function call sys.setrecursionlimit() first."
         if building_abstractly() and type(error).__module__.startswith("tensorflow."):
             said = "memviz builds without storage; let the function build the model without using its weights' values."
         raise ValueError(f"The function {name} raised {type(error).__name__} while building: {said}") from error

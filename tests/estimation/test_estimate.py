@@ -13,6 +13,7 @@ import tensorflow as tf
 from keras.src.backend.tensorflow.core import Variable
 
 import memviz
+from memviz.child.machine import default_device
 from memviz.estimation.estimate import INFERENCE_BATCH
 from memviz.estimation.service import shared_service
 from memviz.models.network import Network
@@ -173,6 +174,19 @@ def test_a_budget_and_growth_change_only_what_they_must():
     assert grown.profile.by_category()["parameter"] == plain.profile.by_category()["parameter"]
 
 
+def test_a_gpu_has_another_order_and_none_of_the_cpus_temporaries():
+    options = {"batch_size": 8, "jit_compile": False}
+    here, there = (memviz.estimate(flattened, **options, device=device) for device in ("reference", "GPU:0"))
+    assert there.profile.by_category()["parameter"] == here.profile.by_category()["parameter"]
+    assert there.phases["build"].peak_bytes == here.phases["build"].peak_bytes
+    columns = [a for a in here.profile.allocations if "Conv2DBackprop" in a.op and a.category == "temporary"]
+    assert columns
+    assert not [a for a in there.profile.allocations if "Conv2DBackprop" in a.op and a.category == "temporary"]
+    assert any("cuDNN" in sentence for sentence in there.profile.not_counted)
+    assert not any("cuDNN" in sentence for sentence in here.profile.not_counted)
+    assert memviz.estimate(flattened, **options).profile.setup["device"] == default_device()
+
+
 def raising():
     raise RuntimeError("no such file")
 
@@ -221,6 +235,17 @@ def test_a_function_of_its_own_in_the_step_is_played_as_part_of_it():
     assert is_foretold(trial.peak_bytes, scaled, batch_size=64)
 
 
+@pytest.mark.parametrize(
+    ("optimizer", "policy"),
+    [(keras.optimizers.Adam(gradient_accumulation_steps=2), "float32"), ("adam", "mixed_float16")],
+)
+def test_conditionals_hold_what_the_branch_that_is_taken_holds(optimizer, policy):
+    """Every other step updates; and without a scaled loss that is not finite, each does."""
+    options = {"batch_size": 32, "optimizer": optimizer, "dtype_policy": policy}
+    trial = memviz.measure(flattened, **options, jit_compile=False, device="reference", budget="2 GiB")
+    assert is_foretold(max(step.peak_bytes for step in trial.steps), flattened, **options)
+
+
 @pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16", "float64"])
 def test_other_dtypes_are_as_measured(policy):
     options = {"batch_size": 32, "dtype_policy": policy}
@@ -245,16 +270,77 @@ def test_what_the_runtime_folds_stays_as_a_constant():
     assert is_foretold(trial.peak_bytes, pixels, batch_size=16)
 
 
+def test_a_folded_constant_may_stand_behind_its_readers():
+    """The L2 norm of a kernel of 8 MiB has a constant gradient that the runtime folds."""
+
+    def regularized():
+        layers = [keras.layers.Dense(units, "relu", kernel_regularizer="l2") for units in (2048, 1024)]
+        return keras.Sequential([keras.Input((1024,)), *layers, keras.layers.Dense(10, "softmax")])
+
+    trial = memviz.measure(regularized, batch_size=64, jit_compile=False, device="reference", budget="1 GiB")
+    assert is_foretold(trial.peak_bytes, regularized, batch_size=64)
+
+
 @pytest.mark.parametrize(
     ("network", "says"),
     [
         (lambda: sys.exit(3), "raised SystemExit"),
         (lambda: keras.Sequential([keras.Input((8, 4)), keras.layers.LSTM(4)]), r"memviz\.measure"),
+        (lambda: stacked(masked), r"Where\) is not known before it runs"),
+        (lambda: stacked(lambda x: 1 / 0), "ZeroDivisionError"),
+        (lambda: keras.Sequential([keras.Input((1,), dtype="string"), keras.layers.Flatten()]), "takes strings"),
+        (lambda: keras.Sequential([keras.Input((None, 8)), keras.layers.Dense(1)]), "input shape .* is not known"),
+        (lambda: keras.Model(two := keras.Input((4,)), [keras.layers.Dense(1)(two), two]), "no compiled loss"),
+        (lambda: chain(3000), r"call sys\.setrecursionlimit"),
     ],
 )
 def test_what_cannot_be_estimated_is_said(network, says):
-    with pytest.raises(ValueError, match=says):
+    with pytest.raises(ValueError, match=says) as raised:
         memviz.estimate(network, batch_size=2)
+    assert "\n" not in str(raised.value)
+    assert "\x1b" not in str(raised.value)
+
+
+def stacked(function):
+    """A model with a function that only works, or fails, once it is traced."""
+    layer = keras.layers.Lambda(lambda x: function(x) if tf.is_tensor(x) else x, output_shape=(8,))
+    return keras.Sequential([keras.Input((8,)), layer, keras.layers.Dense(1)])
+
+
+def masked(x):
+    return tf.boolean_mask(x, x[:, 0] > 0)
+
+
+def chain(length):
+    x = start = keras.Input((8,))
+    for _ in range(length):
+        x = keras.layers.ReLU()(x)
+    return keras.Model(start, x)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "loss", "says"),
+    [
+        (tf.RaggedTensorSpec((4, None, 8)), None, "inputs=.* is not possible"),
+        (None, lambda y, p: 1 / 0, "ZeroDivisionError"),
+        (None, "hinges", "Did you mean 'hinge'"),
+        (None, lambda y, p: keras.ops.matmul(y, p), "cannot be traced"),
+    ],
+)
+def test_what_does_not_go_together_is_said(inputs, loss, says):
+    with pytest.raises(ValueError, match=says):
+        memviz.estimate(memviz.presets.digits, batch_size=4, inputs=inputs, loss=loss)
+
+
+def test_tensors_of_more_than_two_to_the_31_elements_are_counted():
+    def large():
+        layers = [keras.layers.Dense(2**20, use_bias=False), keras.layers.Dense(2**12, use_bias=False)]
+        return keras.Sequential([keras.Input((8,)), *layers])
+
+    weights = (8 * 2**20 + 2**32) * 4
+    estimate = memviz.estimate(large, batch_size=2, optimizer="sgd", loss="mean_squared_error")
+    assert estimate.profile.by_category()["parameter"] == weights
+    assert estimate.required_bytes > 2 * weights
 
 
 def test_a_weight_without_elements_is_no_obstacle():

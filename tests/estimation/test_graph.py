@@ -80,5 +80,18 @@ def test_the_graph_is_the_one_tensorflow_runs_node_by_node_in_order(name, optimi
     assert plain == expected
 
 
+@pytest.mark.parametrize(
+    ("optimizer", "policy"),
+    [(keras.optimizers.SGD(gradient_accumulation_steps=2), "float32"), ("sgd", "mixed_float16")],
+)
+def test_a_graph_with_conditionals_is_the_one_tensorflow_runs(optimizer, policy):
+    network = Network.of(networks.mlp)
+    setup = TrainingSetup(batch_size=4, optimizer=optimizer, dtype_policy=policy, jit_compile=False)
+    real, mine = executed(network, setup), traced(network, setup)
+    assert any(node.op == "Switch" for node in mine)
+    plain = [(n.op, n.inputs, n.controls) for n in mine if n.op != "ImmutableConst"]
+    assert plain == [(n.op, n.inputs, n.controls) for n in real if not is_batch(n)]
+
+
 def is_batch(node):
     return node.op == "_Arg" and node.outputs[0].dtype != "resource"
