@@ -17,8 +17,9 @@ class Estimate:
     `Phase`. required_bytes: the smallest one-region budget, in bytes, in which the first three complete.
     largest_phase: which of them peaks highest. loss: the loss that was used.
     peak_ranges: phase -> (lowest, highest peak in bytes): TensorFlow starts a step's inputs in an order that differs
-    from process to process, and the same network may peak differently for it. required_bytes suffices for the
-    orders that were played, not for every one there is.
+    from process to process, and the same network may peak differently for it; of a conditional (loss scaling, gradient
+    accumulation) either branch may be taken, here the one that holds more, and at the lowest once the other.
+    required_bytes suffices for the orders that were played, not for every one there is.
     failure, at_failure: where the budget does not suffice, the first request that it cannot serve, and what is alive
     at that moment; the phases are then those without a budget.
     """
