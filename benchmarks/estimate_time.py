@@ -2,10 +2,10 @@
 
     python benchmarks/estimate_time.py [--layers 10 50 250 1000]
 
-Bars: bird_audio, traced anew, in a script under 0.4 s, in the warm child under 0.15 s; ResNet50 (SGD, and Adam) under 5 s
-at first and under 1 s with another batch size or budget; the time per op up to 100,000 ops constant within a factor of 2.
-Another batch size is one between two that were asked for: the second one takes a trace as the first did. Exit code 1
-where a bar is missed. Times depend on the machine and its Python (an unoptimized build is a fifth slower).
+Bars: bird_audio, traced anew, in a script under 0.4 s, in the warm child under 0.15 s; ResNet50 (SGD, and Adam) under
+5 s at first and under 1 s with another batch size or budget; the time per op up to 100,000 ops constant within a factor
+of 2. Another batch size is one between two that were asked for: the second one takes a trace as the first did. Exit
+code 1 where a bar is missed. Times depend on the machine and its Python (an unoptimized build is a fifth slower).
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from memviz.estimation.result import Estimate
     from memviz.estimation.service import estimate
+    from memviz.measurement.monitor import MemoryMonitor
     from memviz.measurement.trial import Trial, measure
     from memviz.models import presets
     from memviz.models.convnet import ConvBlock, ConvNet
@@ -23,6 +24,7 @@ _HOMES = {
     "Estimate": "memviz.estimation.result",
     "measure": "memviz.measurement.trial",
     "Trial": "memviz.measurement.trial",
+    "MemoryMonitor": "memviz.measurement.monitor",
     "explore": "memviz.views.explorer",
     "presets": "memviz.models",
     "ConvNet": "memviz.models.convnet",
@@ -34,8 +36,8 @@ _HOMES = {
 }
 _MODULES = ("failure", "interchange", "profile", "setup", "units", "views")
 __all__ = [
-    "Allocation", "Category", "ConvBlock", "ConvNet", "Estimate", "MemoryProfile", "TrainingSetup", "Trial",
-    "estimate", "explore", "measure", "presets",
+    "Allocation", "Category", "ConvBlock", "ConvNet", "Estimate", "MemoryMonitor", "MemoryProfile", "TrainingSetup",
+    "Trial", "estimate", "explore", "measure", "presets",
 ]  # fmt: skip
 
 

@@ -28,7 +28,7 @@ from memviz.units import MIB, tensor_bytes
 T = TypeVar("T")
 STEPS = 5  # as many as a trial runs by default; the steady step is the median of the third and later ones
 # How many orders of execution are played unless told otherwise: as many as come to so many nodes, within these ends.
-_FEWEST_ORDERS, _MOST_ORDERS, _ORDERED_NODES = 3, 7, 20_000
+_FEWEST_ORDERS, _MOST_ORDERS, _ORDERED_NODES = 3, 15, 20_000
 _INFERENCE = {"evaluate": "test", "predict": "predict"}  # phase -> Keras' name of the step
 INFERENCE_BATCH = 32  # Keras' default, whatever the batch of training
 _OF_A_GPU = (

@@ -1,0 +1,96 @@
+import random
+import re
+
+import keras
+import networks_to_watch
+import numpy as np
+import psutil
+import pytest
+import tensorflow as tf
+from hypothesis import given
+from hypothesis import strategies as st
+
+import memviz
+from memviz.measurement.monitor import growth
+
+STEPS = 30
+
+
+class Keeps(keras.callbacks.Callback):
+    """The leak: a list that keeps a tensor of every step."""
+
+    def __init__(self, nbytes):
+        super().__init__()
+        self.kept, self.elements = [], nbytes // 4
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.kept.append(tf.zeros(self.elements))
+
+
+def watched(name, *others, epochs=2):
+    model, features, labels = networks_to_watch.ALL[name]()
+    monitor = memviz.MemoryMonitor()
+    history = model.fit(features, labels, batch_size=8, epochs=epochs, verbose=0, callbacks=[*others, monitor])
+    return monitor, history
+
+
+@pytest.mark.parametrize("name", networks_to_watch.ALL)
+def test_a_clean_training_is_silent_and_every_step_is_there(name, capsys):
+    monitor, history = watched(name)
+    assert monitor.leak == "" == capsys.readouterr().out
+    assert [step.index for step in monitor.steps] == list(range(1, 2 * STEPS + 1))
+    assert all(0 < step.bytes_in_use <= step.peak_bytes for step in monitor.steps)
+    assert monitor.epochs == [max(s.peak_bytes for s in monitor.steps[e * STEPS : (e + 1) * STEPS]) for e in (0, 1)]
+    assert monitor.steps[-1].loss == pytest.approx(history.history["loss"][-1], rel=1e-5)
+
+
+@pytest.mark.parametrize("nbytes", [4096, 1 << 20])
+def test_a_leak_is_found_within_thirty_steps_and_its_slope_is_right(nbytes, capsys):
+    monitor, _ = watched("dense", Keeps(nbytes), epochs=1)
+    assert len(monitor.steps) == STEPS
+    (slope,) = re.findall(r"grows by about ([\d,.]+ \w+) in each step", monitor.leak)
+    assert memviz.units.parse_bytes(slope.replace(",", "")) == pytest.approx(nbytes, rel=0.25)
+    assert capsys.readouterr().out.count("memviz:") == 1
+
+
+def test_the_peak_is_at_least_what_a_step_must_hold():
+    monitor, _ = watched("dense", epochs=1)
+    weights = sum(np.prod(w.shape) * 4 for w in monitor.model.weights)
+    slots = sum(np.prod(v.shape) * 4 for v in monitor.model.optimizer.variables)
+    assert monitor.steps[-1].bytes_in_use >= weights + slots
+    assert monitor.steps[-1].host_rss_bytes == pytest.approx(psutil.Process().memory_info().rss, rel=0.2)
+
+
+def test_its_figure_draws_every_step():
+    monitor, _ = watched("dense", epochs=1)
+    in_use, peak, *_, loss = monitor.figure().data
+    assert list(in_use.y) == [step.bytes_in_use for step in monitor.steps]
+    assert list(peak.y) == [step.peak_bytes for step in monitor.steps]
+    assert list(loss.y) == [step.loss for step in monitor.steps]
+
+
+def test_before_training_its_figure_is_empty_and_an_unknown_device_is_refused():
+    assert memviz.MemoryMonitor().figure().data
+    with pytest.raises(ValueError, match=r"'GPU:7' is not here: TensorFlow sees CPU:0"):
+        memviz.MemoryMonitor("GPU:7")
+
+
+@given(st.lists(st.integers(0, 10**9), max_size=400))
+def test_there_is_no_growth_where_memory_comes_back(levels):
+    assert growth([*levels, min(levels, default=0)]) == ""
+
+
+@given(st.integers(0, 2**32), st.integers(1, 10**6), st.integers(1, 20))
+def test_a_slow_growth_beneath_a_fluctuation_is_seen_at_last(seed, per_step, times):
+    noise = random.Random(seed)
+    levels = [10**8 + per_step * n + noise.randint(0, times * per_step) for n in range(3 + 96 * 4)]
+    assert any(growth(levels[:end]) for end in range(len(levels) + 1))
+
+
+@given(st.integers(0, 2**32), st.integers(0, 300), st.integers(0, 300))
+def test_neither_a_fluctuation_nor_a_jump_or_two_are_a_growth(seed, one, two):
+    noise = random.Random(seed)
+    jumps = [10**6 * ((step >= one) + (step >= two)) for step in range(300)]
+    assert not any(growth(jumps[:end]) for end in range(301))
+    levels = [noise.randint(0, 10**6) for _ in range(300)]
+    assert not any(growth(levels[:end]) for end in range(301))
