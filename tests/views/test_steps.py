@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from memviz.failure import Failure
 from memviz.profile import Allocation, Category, MemoryProfile
 from memviz.views import figures
 from memviz.views.page import save_html
@@ -146,11 +147,13 @@ def test_without_addresses_there_is_no_map():
 
 def test_the_page_needs_nothing_else_and_is_small(tmp_path):
     path = tmp_path / "step.html"
-    save_html(replace(STEP, setup={"optimizer": "<adam>"}, not_counted=("a & b",)), path)
+    failure = Failure("first_step", "MatMul", (3, 4), "float32", 48, 1 << 20)
+    save_html(replace(STEP, setup={"optimizer": "<adam>"}, not_counted=("a & b",)), path, failure=failure)
     text = path.read_text()
     assert len(text) < 6_000_000
     assert text.count("plotly.js v") == 1
     assert not re.search(r"<(script|link)[^>]+(src|href)=", text)
     assert "&lt;adam&gt;" in text
     assert "a &amp; b" in text
+    assert "Out of memory in the first step: MatMul asked for 48 B" in text
     assert text.count("Plotly.newPlot(") >= 4
