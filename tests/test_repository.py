@@ -192,7 +192,10 @@ def test_the_readmes_examples_run(capsys, monkeypatch, tmp_path):
             return self.dense(x)
 
     monkeypatch.chdir(tmp_path)
-    names = {"MyModel": MyModel, "images": np.zeros((8, 5), "float32")}
+    model = MyModel()
+    model.compile("sgd", "mse")
+    images, labels = np.zeros((8, 5), "float32"), np.zeros((8, 2), "float32")
+    names = {"MyModel": MyModel, "images": images, "labels": labels, "model": model}
     for example in re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL):
         exec(compile(example, "<the example in README.md>", "exec"), names)
     assert "completed" in capsys.readouterr().out

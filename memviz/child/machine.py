@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from memviz.setup import REFERENCE
 
 
@@ -10,6 +12,18 @@ def available_bytes() -> int:
     import psutil
 
     return psutil.virtual_memory().available
+
+
+def oom_kills() -> int | None:
+    """How many processes the kernel has ended for want of memory since it started; None where it does not say.
+
+    Source: Linux, mm/vmstat.c; limits of a control group count, too.
+    """
+    try:
+        lines = Path("/proc/vmstat").read_text().splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), None)
 
 
 def gpu_count() -> int:

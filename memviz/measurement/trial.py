@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import signal
 import statistics
 import tempfile
@@ -12,7 +13,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from memviz.child.machine import available_bytes, chosen_device
+from memviz.child.machine import available_bytes, chosen_device, oom_kills
 from memviz.child.process import ChildEndedError, ChildProcess
 from memviz.failure import PHASE_WORDS, Failure, failure_sentences, parse_failure
 from memviz.interchange import profile_from_dict
@@ -87,7 +88,8 @@ class Trial:
     data: what was trained on. seconds: wall time of the whole trial.
 
     Where the trial was recorded the phases have profiles, profile is that of the fourth step, and at_failure, where
-    memory ran out, is what was alive when the request could not be served. note: why a recording is missing.
+    memory ran out, is what was alive when the request could not be served. note: why a recording is missing, or from
+    which step on the loss is no number.
     """
 
     status: Status
@@ -190,7 +192,9 @@ class RunningTrial:
         self._built: Mapping[str, Any] = {}  # the build's peak_bytes, and in words the data to train on
         self._steps: list[TrialStep] = []
         self._profiles: dict[str, MemoryProfile] = {}
-        self._note = ""
+        self._notes: list[str] = []
+        self._no_number: int | None = None  # the step in which the loss became none
+        self._oom_kills = oom_kills()
         self._trial: Trial | None = None
         variables = environment(device, limit_bytes, setup.memory_growth)
         self._child = ChildProcess("memviz.measurement.worker", variables)
@@ -238,12 +242,15 @@ class RunningTrial:
                 self._emit("sample", **told)
             case "step":
                 self._steps.append(step := TrialStep(**told))
+                if step.loss is not None and not math.isfinite(step.loss) and self._no_number is None:
+                    self._no_number = step.index
+                    self._notes.append(f"The loss is {step.loss} from step {step.index} on; training went on.")
                 amounts = {name: told[name] for name in ("bytes_in_use", "peak_bytes", "host_rss_bytes")}
                 self._emit("step", step=step, **amounts)
             case "built":
                 self._built = told
             case "note":
-                self._note = told["text"]
+                self._notes.append(told["text"])
             case "profile":
                 profile = profile_from_dict(told["profile"])
                 self._profiles[profile.phase] = profile
@@ -285,10 +292,17 @@ class RunningTrial:
         if self._cancelled:
             return self._outcome("cancelled")
         if code == -signal.SIGKILL:
-            return self._outcome("host_out_of_memory", "its system killed the child process.")
+            return self._killed()
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         said = f"The end of what it wrote:\n{self._child.output_tail or '(nothing)'}"
         return self._outcome("crashed", f"the child process ended with {how}. {said}")
+
+    def _killed(self) -> dict[str, Any]:
+        """The outcome of a child that was killed from outside: by the kernel for want of memory, or by somebody."""
+        free, kills, before = available_bytes(), oom_kills(), self._oom_kills
+        if free < HOST_RESERVE_BYTES if kills is None or before is None else kills > before:
+            return self._outcome("host_out_of_memory", "its system killed the child process.")
+        return self._outcome("crashed", f"somebody killed the child process; {format_bytes(free)} of memory were free.")
 
     def _result(self, **outcome: Any) -> Trial:
         peaks = [step.peak_bytes for step in self._steps]
@@ -306,7 +320,7 @@ class RunningTrial:
             steps=tuple(self._steps),
             phases={n: Phase(n, peak, self._profiles.get(n)) for n, peak in found.items() if peak is not None},
             data=self._built.get("data", ""),
-            note=self._note,
+            note=" ".join(self._notes),
             seconds=time.monotonic() - self._began,
             profile=self._profiles.get("steady_step"),
         )

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import re
 import signal
 import statistics
 import subprocess
@@ -52,6 +53,7 @@ SCENARIOS = {
     "raising": (troubled.raising, {"batch_size": 1}, {}),
     "no_model": (troubled.no_model, {"batch_size": 1}, {}),
     "killed": (troubled.killed_by_the_system, {"batch_size": 1}, {}),
+    "no_number": (troubled.no_number, {"batch_size": 2}, {}),
     "host_exhausted": (troubled.host_exhausted, {"batch_size": 1}, {}),
     "timed_out_in_import": (presets.digits, {"batch_size": 1}, {"timeout": 0.2}),
     "timed_out_in_build": (troubled.slow_to_build, {"batch_size": 1}, {"timeout": {"build": 0.5, "steady_step": 1}}),
@@ -195,12 +197,41 @@ def test_a_crash_says_how(ended, name, words):
         assert word in trial.error
 
 
-@pytest.mark.parametrize("name", ["killed", "host_exhausted"])
-def test_the_hosts_memory_is_not_the_devices(ended, name):
-    trial = ended[name][0]
+def test_the_hosts_memory_is_not_the_devices(ended):
+    trial = ended["host_exhausted"][0]
     assert trial.status == "host_out_of_memory"
     assert trial.failure is None
     assert "the build" in trial.error
+
+
+def test_a_kill_is_not_taken_for_want_of_memory(ended):
+    trial = ended["killed"][0]
+    assert trial.status == "crashed"
+    assert re.search(r"in the build: somebody killed the child process; [\d.]+ [GM]iB of memory were free", trial.error)
+
+
+@pytest.mark.parametrize(
+    ("kills", "free", "status"),
+    [
+        ((3, 4), 8 * GIB, "host_out_of_memory"),
+        ((3, 3), 8 * MIB, "crashed"),
+        ((None, None), 8 * MIB, "host_out_of_memory"),
+        ((None, None), 8 * GIB, "crashed"),
+    ],
+)
+def test_what_the_kernel_counts_tells_who_killed(monkeypatch, kills, free, status):
+    counted = iter(kills)
+    monkeypatch.setattr("memviz.measurement.trial.oom_kills", lambda: next(counted))
+    running = RunningTrial(troubled.killed_by_the_system, setup(batch_size=1))
+    monkeypatch.setattr("memviz.measurement.trial.available_bytes", lambda: free)
+    assert running.wait().status == status
+
+
+def test_a_loss_that_is_no_number_is_said_and_training_goes_on(ended):
+    trial = ended["no_number"][0]
+    assert trial.status == "completed"
+    assert len(trial.steps) == 5
+    assert trial.note == "The loss is nan from step 1 on; training went on."
 
 
 @pytest.mark.parametrize(("name", "words"), [("timed_out_in_import", "import"), ("timed_out_in_build", "build")])

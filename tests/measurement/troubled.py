@@ -103,3 +103,10 @@ def host_exhausted():
     in_use = psutil.Process().memory_info().vms
     resource.setrlimit(resource.RLIMIT_AS, (in_use + 2**28, resource.RLIM_INFINITY))
     return np.ones(2**33, np.uint8)
+
+
+def no_number():
+    import keras
+
+    layers = keras.layers
+    return keras.Sequential([keras.Input((3,)), layers.Dense(1), layers.Lambda(lambda x: keras.ops.log(-1.0 - x * x))])

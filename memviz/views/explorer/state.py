@@ -205,7 +205,7 @@ def _ended_sentence(run: TrialRun, trial: Trial, units: UnitSystem) -> str:
     peak = f"steady peak {format_bytes(trial.peak_bytes, units)} measured" if trial.peak_bytes else "no steady peak"
     error = run.error_of("steady_step")
     off = "" if error is None else f", estimate off by {error_text(error)}"
-    return f"Completed: {len(trial.steps)} steps, {peak}{off}{fell}."
+    return f"Completed: {len(trial.steps)} steps, {peak}{off}{fell}. {trial.note}".rstrip()
 
 
 def ending_text(run: TrialRun) -> str:
