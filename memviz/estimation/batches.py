@@ -15,6 +15,7 @@ from memviz.estimation.replay import Step
 from memviz.units import tensor_bytes
 
 _FURTHER = 2  # times the batch that is asked for: the next ones asked for lie between, or there
+_KEPT = 6  # traces of one network; each of a large one takes some 10 MB
 _SMALLEST = 2  # a batch of one has a graph of its own: what is summed over more examples is not summed there
 
 
@@ -36,6 +37,8 @@ class TracesByBatch:
         if self._derived is not None and self._derived[0] == batch_size:
             return self._derived[1]
         if batch_size not in self._traced:
+            while len(self._traced) >= _KEPT:
+                del self._traced[next(iter(self._traced))]  # the oldest
             derived = self._between(batch_size)
             if derived is not None:
                 self._derived = batch_size, derived

@@ -55,6 +55,15 @@ def test_after_the_second_batch_size_nothing_is_traced():
     assert traces.is_right(5)
 
 
+def test_only_some_traces_are_kept():
+    traces = Traces(lambda: keras.Sequential([keras.Input((8,)), Pairs(), keras.layers.Dense(1)]))
+    for batch_size in (2, 3, 4, 5, 6, 7, 8, 9, 2):
+        traces.by_batch.at(batch_size)
+    assert traces.asked.count(2) == 2
+    assert len(traces.by_batch._traced) <= 7
+    assert traces.is_right(9)
+
+
 class Pairs(keras.layers.Layer):
     """Every example beside every other: the square of the batch."""
 
