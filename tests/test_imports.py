@@ -25,7 +25,7 @@ COMPUTES = (
     "models/",
     "estimation/",
     "interchange.py",
-    *(f"measurement/{n}.py" for n in ("worker", "device", "digits", "recorder", "trace")),
+    *(f"measurement/{n}.py" for n in ("worker", "device", "digits", "recorder", "trace", "monitor")),
 )
 HEAVY = {
     "tensorflow": COMPUTES,

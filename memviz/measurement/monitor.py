@@ -5,16 +5,13 @@ from __future__ import annotations
 import itertools
 import time
 from statistics import median, median_high, median_low
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
 import psutil
 
 from memviz.measurement.trial import TrialEvent, TrialStep
 from memviz.units import format_bytes
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
 
 _WARM_UP = 3  # steps: the first traces and makes the optimizer's slots
 _RUN = 8  # steps
@@ -30,7 +27,7 @@ class MemoryMonitor(keras.callbacks.Callback):
 
         monitor = memviz.MemoryMonitor()
         model.fit(images, labels, callbacks=[monitor])
-        monitor.figure()
+        memviz.views.figures.trial_figure(monitor.events)
 
     device: TensorFlow's name, such as "GPU:0"; None: the first GPU, else the CPU. steps: `TrialStep` per training step,
     in bytes of TensorFlow's allocator, from 1 on through all epochs. epochs: the highest peak of each epoch, in bytes.
@@ -84,15 +81,13 @@ class MemoryMonitor(keras.callbacks.Callback):
             if self.leak:
                 print(f"\nmemviz: {self.leak}")
 
-    def figure(self) -> go.Figure:
-        """Memory and loss over the seconds of training, as of a trial."""
-        from memviz.views.figures import trial_figure
-
-        events = [
+    @property
+    def events(self) -> list[TrialEvent]:
+        """The steps as `views.figures.trial_figure` draws them; seconds count from the beginning of the first one."""
+        return [
             TrialEvent("step", "steady_step", seconds, s.bytes_in_use, s.peak_bytes, s.host_rss_bytes, s)
             for s, seconds in zip(self.steps, self._ends, strict=True)
         ]
-        return trial_figure(events, title=f"Memory of {len(events)} steps on {self.device}")
 
 
 def growth(in_use: list[int]) -> str:
