@@ -1,4 +1,4 @@
-"""Conditionals in the graph that runs: Switch hands its input to one of two outputs; what hangs on the other is dead.
+"""Conditionals in the graph that runs: Switch hands its input to one of its outputs; what hangs on others is dead.
 
 Dead nodes are passed over, and Merge takes the first input that is alive (tensorflow/core/common_runtime/executor.cc,
 `PropagateOutputs`). Which output is taken, only the values decide: whether the gradients are finite, or the step is one
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from memviz.estimation.graph import Node
 from memviz.units import tensor_bytes
 
+SWITCHES = frozenset({"Switch", "_SwitchN"})  # of two branches, and of any number
 _Output = tuple[int, int]  # node, slot
 
 
@@ -31,21 +32,22 @@ class Branches:
 
 def has_branches(nodes: Sequence[Node]) -> bool:
     """Whether a step's memory may depend on values."""
-    return any(node.op == "Switch" for node in nodes)
+    return any(node.op in SWITCHES for node in nodes)
 
 
 def branches(nodes: Sequence[Node], *, smaller: bool = False) -> Branches:
     """The branches that are taken: of each conditional the one whose outputs come to more bytes, or to fewer."""
-    choices = dict.fromkeys((node.inputs[1] for node in nodes if node.op == "Switch"), 1)
-    for predicate in choices:
-        found = {slot: _held(nodes, _taken(nodes, {**choices, predicate: slot})) for slot in (1, 0)}
+    outputs = {node.inputs[1]: len(node.outputs) for node in nodes if node.op in SWITCHES}
+    choices = dict.fromkeys(outputs, 1)
+    for predicate, count in outputs.items():
+        found = {slot: _held(nodes, _taken(nodes, {**choices, predicate: slot})) for slot in reversed(range(count))}
         choices[predicate] = (min if smaller else max)(found, key=found.__getitem__)
     return _taken(nodes, choices)
 
 
 def _taken(nodes: Sequence[Node], choices: Mapping[_Output, int]) -> Branches:
     dead: list[bool] = []
-    found = Branches(dead, {n: choices[node.inputs[1]] for n, node in enumerate(nodes) if node.op == "Switch"})
+    found = Branches(dead, {n: choices[node.inputs[1]] for n, node in enumerate(nodes) if node.op in SWITCHES})
     for node in nodes:
         # A constant that the runtime folded stands behind its readers, and is alive.
         arrives = [source[0] >= len(dead) or found.is_alive(source) for source in node.inputs]

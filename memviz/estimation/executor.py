@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from memviz.estimation import kernels
-from memviz.estimation.branches import Branches, branches
+from memviz.estimation.branches import SWITCHES, Branches, branches
 from memviz.estimation.graph import Node, TensorType
 from memviz.estimation.replay import Line, Purpose, Say, Step, Weight
 from memviz.profile import Category
@@ -54,7 +54,7 @@ class _Executor:
         arguments = step.graph.arguments.items()
         self._handles = {node: step.variables[a] for node, a in arguments if a in step.variables}
         for index, node in enumerate(self._nodes):
-            if node.op in ("Identity", "Switch") and node.inputs[0][0] in self._handles:
+            if node.op in ("Identity", *SWITCHES) and node.inputs[0][0] in self._handles:
                 self._handles[index] = self._handles[node.inputs[0][0]]
 
     def run(self) -> list[Line]:
@@ -78,8 +78,8 @@ class _Executor:
                 self._release(buffer)
 
     def _compute(self, index: int, node: Node, inputs: list[_Buffer | None]) -> list[_Buffer | None]:
-        if node.op == "Switch":
-            return [inputs[0] if slot == self._branches.taken[index] else None for slot in (0, 1)]
+        if node.op in SWITCHES:
+            return [inputs[0] if slot == self._branches.taken[index] else None for slot in range(len(node.outputs))]
         if node.op == "Merge":
             alive = next(n for n, source in enumerate(node.inputs) if self._branches.is_alive(source))
             return [inputs[alive], self._allocate(index, (), "int32")]

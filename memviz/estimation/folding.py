@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import cache
 
 from memviz.estimation import kernels
+from memviz.estimation.branches import SWITCHES
 from memviz.estimation.graph import Node, StepGraph, TensorType
 from memviz.units import tensor_bytes
 
@@ -42,7 +43,7 @@ def _constant(nodes: Sequence[Node]) -> list[bool]:
     """Per node, whether all that it computes follows from constants."""
     found: list[bool] = []
     for node in nodes:
-        branching = node.op in ("Switch", "Merge")
+        branching = node.op == "Merge" or node.op in SWITCHES
         pure = node.op == "Const" or (bool(node.inputs) and not branching and not _is_stateful(node.op))
         found.append(pure and all(found[source] for source, _ in node.inputs))
     return found

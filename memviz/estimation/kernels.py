@@ -20,7 +20,7 @@ ALIASES = frozenset({
     "Identity", "Reshape", "Squeeze", "ExpandDims", "StopGradient", "PreventGradient", "EnsureShape", "Snapshot",
     # The graph optimizer sums large tensors in a temporary variable (memory_optimizer.cc, `RewriteAddN`).
     "Assign", "AssignAdd", "DestroyTemporaryVariable",
-    "Switch",  # on the output that is taken (branches.py)
+    "Switch", "_SwitchN",  # on the output that is taken (branches.py)
 })  # fmt: skip
 
 # What the caller feeds: batches and handles (see graph.py).
@@ -38,7 +38,7 @@ NOT_ON_DEVICE = frozenset({"resource", "variant", "string"})
 CHEAP = frozenset({
     "Const", "_Arg", "_Retval", "ImmutableConst", "NoOp", "VarHandleOp", "Identity", "IdentityN", "Reshape", "Squeeze",
     "ExpandDims", "Shape", "ShapeN", "Size", "Rank", "StopGradient", "PreventGradient", "Placeholder", "Switch",
-    "Merge", "Enter", "Exit", "NextIteration", "LoopCond", "ControlTrigger",
+    "_SwitchN", "Merge", "Enter", "Exit", "NextIteration", "LoopCond", "ControlTrigger",
 })  # fmt: skip
 
 _UNARY = (

@@ -38,6 +38,18 @@ def test_what_only_waits_for_a_dead_node_is_dead_and_so_is_a_conditional_within(
     assert [index for index, is_dead in enumerate(found.dead) if is_dead] == [4, 7, 8, 9, 10]
 
 
+@pytest.mark.parametrize(("smaller", "taken"), [(False, 2), (True, 0)])
+def test_of_many_branches_one_is_taken(smaller, taken):
+    nodes = [
+        node("_Arg"), node("_Arg"), node("_SwitchN", (1, 0), (0, 0), outputs=(SCALAR,) * 3), node("Neg", (2, 0)),
+        node("Fill", (2, 1), outputs=(TensorType((9,), "float32"),)), node("Fill", (2, 2), outputs=(LARGE,)),
+        node("Merge", (3, 0), (4, 0), (5, 0), outputs=PAIR),
+    ]  # fmt: skip
+    found = branches(nodes, smaller=smaller)
+    assert found.taken == {2: taken}
+    assert [n for n, is_dead in enumerate(found.dead) if is_dead] == [n for n in (3, 4, 5) if n != 3 + taken]
+
+
 def test_a_graph_without_conditionals_has_none():
     plain = [node("_Arg"), node("Exp", (0, 0))]
     assert not has_branches(plain)

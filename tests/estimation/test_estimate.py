@@ -246,6 +246,25 @@ def test_conditionals_hold_what_the_branch_that_is_taken_holds(optimizer, policy
     assert is_foretold(max(step.peak_bytes for step in trial.steps), flattened, **options)
 
 
+class Chooses(keras.layers.Layer):
+    """One of three ways, by the values; two of them use a weight."""
+
+    def build(self, shape):
+        self.kernel = self.add_weight(shape=(shape[-1], shape[-1]), initializer="glorot_uniform")
+
+    def call(self, x):
+        ways = [lambda a: a, lambda a: keras.ops.matmul(a, self.kernel), lambda a: keras.ops.matmul(2 * a, self.kernel)]
+        return keras.ops.switch(keras.ops.cast(keras.ops.sum(x) > 0, "int32"), ways, x)
+
+
+def test_one_of_many_ways_is_played():
+    def choosing():
+        return keras.Sequential([keras.Input((256,)), keras.layers.Dense(512), Chooses(), keras.layers.Dense(1)])
+
+    trial = memviz.measure(choosing, batch_size=64, jit_compile=False, device="reference", budget="1 GiB")
+    assert is_foretold(max(step.peak_bytes for step in trial.steps), choosing, batch_size=64)
+
+
 @pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16", "float64"])
 def test_other_dtypes_are_as_measured(policy):
     options = {"batch_size": 32, "dtype_policy": policy}
