@@ -108,7 +108,8 @@ def _derived(low: Traced, high: Traced, batches: tuple[int, int], batch_size: in
             yield replace(node, outputs=tuple(outputs))
 
     one, two = low.training.step, high.training.step
-    if [*map(_structure, one.graph.nodes)] != [*map(_structure, two.graph.nodes)]:
+    made = [[(w.shape, w.dtype) for w in (*t.training.weights, *t.training.slots)] for t in (low, high)]
+    if made[0] != made[1] or [*map(_structure, one.graph.nodes)] != [*map(_structure, two.graph.nodes)]:
         raise _UnlikeError
     graph = replace(one.graph, nodes=tuple(nodes(one.graph.nodes, two.graph.nodes)))
     step = replace(one, batch=tuple(fed(one, two)), graph=graph)

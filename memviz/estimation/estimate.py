@@ -133,7 +133,12 @@ def trace_training(
     large = [initializer_of(v) for v, w in zip(made, weights, strict=True) if w.nbytes > _SMALL]
     unknown = {type(initializer).__name__ for initializer in large if not is_modelled(initializer)}
     nodes = training.step.graph.nodes
-    calls = [node.name for node in nodes if is_call(node) or node.op in CONDITIONALS]
+    if whole := [node.name for node in nodes if node.op in CONDITIONALS]:
+        raise ValueError(
+            f"The conditional {whole[0]} stands beside a loop, or holds one, so that there is no estimate yet; "
+            "memviz.measure trains and measures it."
+        )
+    calls = [node.name for node in nodes if is_call(node)]
     return Traced(
         training=training,
         orders=orders or max(_FEWEST_ORDERS, min(_MOST_ORDERS, _ORDERED_NODES // len(nodes))),

@@ -93,8 +93,11 @@ def _function_as_graph(concrete: Any) -> tuple[Any, list[str]]:
     ops = {node.op for node in body.node}
     # Takes long, and most graphs call no function. With it the optimizer replaces conditionals, as TensorFlow does, by
     # the nodes of both branches between Switch and Merge; loops, too, which here stay as they are.
-    if any(is_call(node) for node in body.node) or (ops & CONDITIONALS and not ops & LOOPS):
-        ordered.library.CopyFrom(concrete.graph.as_graph_def().library)
+    if ops & CONDITIONALS or any(is_call(node) for node in body.node):
+        library = concrete.graph.as_graph_def().library
+        within = {node.op for function in library.function for node in function.node_def}
+        if not ops & CONDITIONALS or not (ops | within) & LOOPS:
+            ordered.library.CopyFrom(library)
     ordered.node.extend(graph.node[index] for index in _topological(graph))
     return ordered, results + list(definition.control_ret.values())
 
@@ -193,6 +196,10 @@ def _topological(graph_def: Any) -> list[int]:
             pending[consumer] -= 1
             if pending[consumer] == 0:
                 heapq.heappush(ready, consumer)
+    if len(order) < len(graph_def.node):  # a cycle: a loop within a function that was put into the graph
+        raise ValueError(
+            "There is no estimate of loops within a function yet; memviz.measure trains and measures them."
+        )
     return order
 
 

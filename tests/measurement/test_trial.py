@@ -356,6 +356,15 @@ def test_a_budget_that_the_host_can_promise_is_taken_in_whole_mib():
     assert limit_of("300 GiB", 300 * GIB) == 300 * GIB
 
 
+def test_what_cannot_be_estimated_may_take_what_the_host_has():
+    def recurrent():
+        import keras
+
+        return keras.Sequential([keras.Input((5, 4)), keras.layers.LSTM(4)])
+
+    assert limit_of(None, 20 * GIB + 5, recurrent) == 20 * GIB
+
+
 def test_more_than_the_host_can_promise_is_never_taken():
     assert limit_of(None, 20 * GIB + 5) == 20 * GIB
     assert limit_of("300 GiB", 20 * GIB) == 20 * GIB  # bird_audio needs less
