@@ -240,16 +240,15 @@ def _required_bytes(scripts: Sequence[Sequence[Line]], by_order: Sequence[Mappin
     highest = sorted(zip(needs, map(of_training, scripts), strict=True), key=lambda pair: -pair[0])[:2]
     required = 0
     for need, lines in highest:
-        if not required or not _reach(lines, required):
-            required = _smallest(lines, max(need, required))
+        required = _smallest(lines, max(need, required))
     return required
 
 
 def _smallest(lines: Sequence[Line], need: int) -> int:
     """The smallest budget of at least ``need`` that suffices for one order."""
-    low, high = need - 1, need
-    if not _reach(lines, high):  # what is used where there is all the room mostly suffices
-        low, high = high, _reach(lines, _ROOMY)
+    if _reach(lines, need):
+        return need
+    low, high = need, _reach(lines, _ROOMY)  # what is used where there is all the room mostly suffices
     while not _reach(lines, high):
         low, high = high, high + max(high // 16, MIB)
     while high - low > max(high // 500, 4096):

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from memviz.estimation import kernels
-from memviz.estimation.branches import SWITCHES, Branches, branches
+from memviz.estimation.branches import SWITCHES, Branches
 from memviz.estimation.graph import Node, TensorType
 from memviz.estimation.replay import Line, Purpose, Say, Step, Weight
 from memviz.profile import Category
@@ -46,7 +46,7 @@ def execute(
 class _Executor:
     def __init__(self, step: Step, weights: Sequence[Weight], seed: int, gpu: bool, smaller: bool) -> None:
         self._nodes, self._owners, self._weights, self._gpu = step.graph.nodes, step.owners, weights, gpu
-        self._branches = branches(self._nodes, smaller=smaller)
+        self._branches = step.smaller_branches if smaller else step.larger_branches
         self._edges = _edges(self._nodes, self._branches, seed)
         self._lines: list[Line] = []
         self._values: dict[tuple[int, int], _Buffer | None] = {}
@@ -219,6 +219,7 @@ def _edges(nodes: Sequence[Node], taken: Branches, seed: int) -> _Edges:
         """A Merge waits for the input that is alive."""
         return nodes[index].op != "Merge" or taken.dead[index] or taken.is_alive(source)
 
+    pending = [len(node.controls) for node in nodes]
     uses: list[dict[int, int]] = [{} for _ in nodes]
     edges: list[list[tuple[bool, int]]] = [[] for _ in nodes]
     for index, node in enumerate(nodes):
@@ -226,6 +227,7 @@ def _edges(nodes: Sequence[Node], taken: Branches, seed: int) -> _Edges:
             uses[source][slot] = uses[source].get(slot, 0) + 1
             if waits(index, (source, slot)):
                 edges[source].append((False, index))
+                pending[index] += 1
         for source in node.controls:
             edges[source].append((True, index))
     shuffle = random.Random(seed).shuffle
@@ -236,7 +238,6 @@ def _edges(nodes: Sequence[Node], taken: Branches, seed: int) -> _Edges:
             shuffle(outgoing)
     # Data edges before control edges (immutable_executor_state.cc).
     followers = [[i for c, i in outgoing if not c] + [i for c, i in outgoing if c] for outgoing in edges]
-    pending = [sum(waits(n, each) for each in node.inputs) + len(node.controls) for n, node in enumerate(nodes)]
     return _Edges(uses, followers, pending, roots)
 
 

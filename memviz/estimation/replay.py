@@ -6,10 +6,12 @@ import math
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import cached_property
 from typing import NamedTuple
 
 from memviz.estimation.allocator import BfcAllocator, OutOfMemoryError
 from memviz.estimation.attribution import Owner
+from memviz.estimation.branches import Branches, branches
 from memviz.estimation.graph import StepGraph
 from memviz.estimation.initializers import WEIGHT
 from memviz.estimation.kernels import NOT_ON_DEVICE
@@ -69,6 +71,16 @@ class Step:
     graph: StepGraph
     variables: Mapping[int, int]
     owners: Sequence[Owner]
+
+    @cached_property
+    def larger_branches(self) -> Branches:
+        """The same in every order of execution."""
+        return branches(self.graph.nodes)
+
+    @cached_property
+    def smaller_branches(self) -> Branches:
+        """See `branches`."""
+        return branches(self.graph.nodes, smaller=True)
 
 
 @dataclass(frozen=True)

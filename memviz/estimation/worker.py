@@ -28,7 +28,7 @@ def _traces(packed: str, inference: bool, orders: int | None) -> tuple[TracesByB
     _, setup = unpacked(packed)
 
     def trace(batch_size: int) -> Traced:
-        network, _ = unpacked(packed)
+        network, _ = unpacked(packed)  # anew: a model that a function refers to can be traced once
         return trace_training(network, replace(setup, batch_size=batch_size), inference, orders)
 
     return TracesByBatch(trace), setup

@@ -193,7 +193,6 @@ class RunningTrial:
         self._steps: list[TrialStep] = []
         self._profiles: dict[str, MemoryProfile] = {}
         self._notes: list[str] = []
-        self._no_number: int | None = None  # the step in which the loss became none
         self._oom_kills = oom_kills()
         self._trial: Trial | None = None
         variables = environment(device, limit_bytes, setup.memory_growth)
@@ -242,9 +241,6 @@ class RunningTrial:
                 self._emit("sample", **told)
             case "step":
                 self._steps.append(step := TrialStep(**told))
-                if step.loss is not None and not math.isfinite(step.loss) and self._no_number is None:
-                    self._no_number = step.index
-                    self._notes.append(f"The loss is {step.loss} from step {step.index} on; training went on.")
                 amounts = {name: told[name] for name in ("bytes_in_use", "peak_bytes", "host_rss_bytes")}
                 self._emit("step", step=step, **amounts)
             case "built":
@@ -305,6 +301,10 @@ class RunningTrial:
         return self._outcome("crashed", f"somebody killed the child process; {format_bytes(free)} of memory were free.")
 
     def _result(self, **outcome: Any) -> Trial:
+        for step in self._steps:
+            if step.loss is not None and not math.isfinite(step.loss):
+                self._notes.append(f"The loss is {step.loss} from step {step.index} on; training went on.")
+                break
         peaks = [step.peak_bytes for step in self._steps]
         steady = peaks[FIRST_STEADY_STEP - 1 :]
         found = {

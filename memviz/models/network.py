@@ -20,6 +20,8 @@ from memviz.setup import TrainingSetup
 if TYPE_CHECKING:
     import keras
 
+_BOLD = re.compile(r"\x1b\[\d+m")  # and its end
+
 
 @dataclass(frozen=True)
 class Network:
@@ -102,9 +104,6 @@ def serialized(part: Any) -> Any:
         # Keras warns that a lambda is unsafe to load from somewhere else; this one only goes to our own child.
         warnings.filterwarnings("ignore", "The object being serialized includes a `lambda`", UserWarning)
         return keras.saving.serialize_keras_object(part)
-
-
-_BOLD = re.compile(r"\x1b\[\d+m")  # and its end
 
 
 def in_a_line(error: BaseException) -> str:

@@ -128,7 +128,7 @@ def test_a_size_that_only_one_layer_has_is_never_another_layers(trials, name):
     for a in known:
         assert (a.category, a.layer) in owners[a.requested_nbytes], a
     # Of the requests: what is charged beyond them differs from process to process.
-    assert sum(a.requested_nbytes for a in known) > 0.1 * sum(a.requested_nbytes for a in large)
+    assert sum(a.requested_nbytes for a in known) > 0.2 * sum(a.requested_nbytes for a in large)
     gradients = {(a.layer, a.requested_nbytes) for a in large if a.category == Category.GRADIENT}
     for layer in layers:
         # An embedding's gradient is sparse: the rows that were looked up.
