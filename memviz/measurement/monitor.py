@@ -19,7 +19,10 @@ _NOT_SEEN = (
     "Memory outside TensorFlow's allocator: the CUDA context, libraries, other programs, and the host's.",
     "What happens between two calls of the callback, where steps_per_execution is above 1, is one step here.",
 )
-_NOT_SEEN_ON_CPU = "Which bytes are training's: on the CPU the buffers and caches of tf.data are counted with them."
+_NOT_SEEN_ON_CPU = (
+    "Which bytes are training's: on the CPU the buffers and caches of tf.data are counted with them.",
+    "On the CPU, tensors of less than 256 KiB, which oneDNN's allocator serves beside its statistics.",
+)
 
 
 class MemoryMonitor(keras.callbacks.Callback):
@@ -32,8 +35,10 @@ class MemoryMonitor(keras.callbacks.Callback):
     device: TensorFlow's name, such as "GPU:0"; None: the first GPU, else the CPU. steps: `TrialStep` per training step,
     in bytes of TensorFlow's allocator, from 1 on through all epochs. epochs: the highest peak of each epoch, in bytes.
     leak: a sentence where memory in use grows from step to step, else ""; it is also printed, once. not_counted: what
-    cannot be seen from here. Each step begins with `tf.config.experimental.reset_memory_stats`, as a step's own peak
-    cannot be had otherwise. Raises ValueError where Keras does not run on TensorFlow, or there is no such device.
+    cannot be seen from here; a growth is only seen within some 30 steps of one epoch, or where it is larger than what
+    tf.data holds at times. Each step begins with `tf.config.experimental.reset_memory_stats`, as a step's own peak
+    cannot be had otherwise. Raises ValueError where Keras does not run on TensorFlow, or there is no such device; and
+    before the first step, where the device has no statistics, as the CPU without oneDNN.
     """
 
     def __init__(self, device: str | None = None) -> None:
@@ -47,13 +52,23 @@ class MemoryMonitor(keras.callbacks.Callback):
         self.device = device or next((name for name in there if name.startswith("GPU:")), "CPU:0")
         if self.device not in there:
             raise ValueError(f"device={device!r} is not here: TensorFlow sees {', '.join(there)}.")
-        self.not_counted = (*_NOT_SEEN, *([_NOT_SEEN_ON_CPU] if self.device.startswith("CPU") else []))
+        self.not_counted = (*_NOT_SEEN, *(_NOT_SEEN_ON_CPU if self.device.startswith("CPU") else ()))
         self.steps: list[TrialStep] = []
         self.epochs: list[int] = []
         self.leak = ""
         self._process = psutil.Process()
         self._began = self._step_began = 0.0
         self._ends: list[float] = []  # of the steps, in seconds since the first one began
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Better no training than one that ends in its first step."""
+        try:
+            self._tf.reset_memory_stats(self.device)
+        except ValueError:
+            raise ValueError(
+                f"TensorFlow keeps no memory statistics of {self.device} here. Way out: on the CPU leave "
+                "TF_ENABLE_ONEDNN_OPTS unset, or train without MemoryMonitor."
+            ) from None
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """An epoch's peak starts anew."""

@@ -1,5 +1,8 @@
+import os
 import random
 import re
+import subprocess
+import sys
 
 import keras
 import networks_to_watch
@@ -75,6 +78,25 @@ def test_before_training_its_figure_is_empty_and_an_unknown_device_is_refused():
     assert trial_figure(memviz.MemoryMonitor().events).data
     with pytest.raises(ValueError, match=r"'GPU:7' is not here: TensorFlow sees CPU:0"):
         memviz.MemoryMonitor("GPU:7")
+
+
+WITHOUT_STATISTICS = """
+import memviz, networks_to_watch
+model, features, labels = networks_to_watch.ALL["dense"]()
+try:
+    model.fit(features, labels, verbose=0, callbacks=[memviz.MemoryMonitor()])
+except ValueError as error:
+    print(error)
+"""
+
+
+def test_a_device_without_statistics_is_refused_before_the_first_step():
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("TF_CPU")}
+    environment |= {"TF_ENABLE_ONEDNN_OPTS": "0", "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_STATISTICS], check=True, env=environment, capture_output=True, text=True
+    )
+    assert "no memory statistics of CPU:0 here. Way out:" in done.stdout
 
 
 @given(st.lists(st.integers(0, 10**9), max_size=400))
