@@ -15,7 +15,7 @@ from typing import Any, get_args
 
 from memviz.estimation.result import Estimate
 from memviz.failure import Failure
-from memviz.profile import Allocation, Category, MemoryProfile, Phase, Source
+from memviz.profile import Allocation, Category, MemoryProfile, Phase, Source, checked_profile
 
 VERSION = 1
 PROFILE, ESTIMATE = "memviz-profile", "memviz-estimate"
@@ -65,9 +65,7 @@ def save(profile: MemoryProfile, path: str | Path) -> None:
 
     Raises ValueError for another ending. The schema is in docs/profile-format.md.
     """
-    if not isinstance(profile, MemoryProfile):
-        raise TypeError(f"A profile is written, such as estimate.profile or trial.at_failure, not {profile!r}.")
-    path, data = Path(path), profile_to_dict(profile)
+    path, data = Path(path), profile_to_dict(checked_profile(profile))
     if path.suffix == ".json":
         path.write_text(json.dumps(data), encoding="utf-8")
     elif path.suffix == ".csv":

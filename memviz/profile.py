@@ -169,6 +169,16 @@ class MemoryProfile:
         return pd.DataFrame(change.cumsum(axis=0), index=index.rename("position"), columns=columns)
 
 
+def checked_profile(value: object) -> MemoryProfile:
+    """The value, where it is a profile; TypeError that says where one is found, where not."""
+    if isinstance(value, MemoryProfile):
+        return value
+    raise TypeError(
+        f"A profile is needed, such as estimate.profile, trial.profile (with record=True) or trial.at_failure, not "
+        f"{type(value).__name__}."
+    )
+
+
 def _sum_by_category(allocations: Iterable[Allocation]) -> dict[str, int]:
     """Requested bytes per category, and under allocator_slack what was charged beyond them."""
     totals = {str(c): 0 for c in Category}

@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from numbers import Integral
 from typing import Any, Literal
 
-from memviz.units import parse_bytes
+from memviz.units import MIB, TIB, format_bytes, parse_bytes
 
 # Keras' own names, written down so that a mistake is found without importing TensorFlow; a test holds them equal.
 OPTIMIZERS = (
@@ -33,6 +33,7 @@ REFERENCE_ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": "", "TF_ENABLE_ONEDNN_OPTS": "0
 # Beside the budget the reference device has a region of this size. There lie, until it is full, small tensors such as
 # shapes, which on a GPU lie in the host's memory; without it, TensorFlow itself aborts when the budget is used up.
 FIRST_REGION_BYTES = 2 << 20
+_BUDGETS = MIB, 64 * TIB  # TensorFlow's limits are whole MiB; no device has more than the upper end
 LARGEST = 2**31 - 1  # a TensorFlow dimension may be larger, most kernels index with 32 bits
 
 
@@ -72,7 +73,7 @@ class TrainingSetup:
         if self.loss is not None:
             kept["loss"] = _choice("loss", self.loss, LOSSES, "a function, a keras.losses.Loss")
         if self.budget_bytes is not None:
-            kept["budget_bytes"] = parse_bytes(self.budget_bytes)
+            kept["budget_bytes"] = _budget(self.budget_bytes)
         if self.inputs is not None:
             kept["inputs"] = _of_one_example(self.inputs)
         for name, value in kept.items():
@@ -115,6 +116,14 @@ def whole_number(name: str, value: Any) -> int:
     if not 1 <= (number := int(value)) <= LARGEST:
         raise ValueError(f"{name}={number} is not possible; it is a whole number from 1 to {LARGEST:,}.")
     return number
+
+
+def _budget(value: Any) -> int:
+    nbytes, (lowest, highest) = parse_bytes(value), _BUDGETS
+    if not lowest <= nbytes <= highest:
+        allowed = f"{format_bytes(lowest)} to {format_bytes(highest)}"
+        raise ValueError(f"A budget of {nbytes:,} B is not possible; it is from {allowed}, such as '9513 MiB'.")
+    return nbytes
 
 
 def _choice(what: str, value: Any, names: tuple[str, ...], others: str) -> Any:

@@ -32,6 +32,8 @@ from memviz.setup import LOSSES, OPTIMIZERS, TrainingSetup
         ({"device": "TPU:0"}, ValueError, "device='TPU:0' is not known; it is 'reference'"),
         ({"budget": "9 GBB"}, ValueError, "'9 GBB' is not a size: write a number and a unit"),
         ({"budget": 0}, ValueError, "at least 1 byte"),
+        ({"budget": 1000}, ValueError, "A budget of 1,000 B is not possible; it is from 1.00 MiB to 64.00 TiB"),
+        ({"budget": 2**62}, ValueError, "A budget of 4,611,686,018,427,387,904 B is not possible"),
         ({"inputs": 3}, ValueError, "inputs=3 is not possible; give an array of a batch, or tf.TensorSpec"),
         ({"inputs": [np.float32(3)]}, ValueError, "inputs=np.float32(3.0) is not possible"),
         ({"steps_per_epoch": 3}, TypeError, "steps_per_epoch"),

@@ -49,7 +49,8 @@ class MemoryMonitor(keras.callbacks.Callback):
 
         self._tf = tf.config.experimental
         there = [name.name.removeprefix("/physical_device:") for name in tf.config.list_physical_devices()]
-        self.device = device or next((name for name in there if name.startswith("GPU:")), "CPU:0")
+        first = next((name for name in there if name.startswith("GPU:")), "CPU:0")
+        self.device = _full_name(device) if device else first
         if self.device not in there:
             raise ValueError(f"device={device!r} is not here: TensorFlow sees {', '.join(there)}.")
         self.not_counted = (*_NOT_SEEN, *(_NOT_SEEN_ON_CPU if self.device.startswith("CPU") else ()))
@@ -103,6 +104,12 @@ class MemoryMonitor(keras.callbacks.Callback):
             TrialEvent("step", "steady_step", seconds, s.bytes_in_use, s.peak_bytes, s.host_rss_bytes, s)
             for s, seconds in zip(self.steps, self._ends, strict=True)
         ]
+
+
+def _full_name(device: str) -> str:
+    """``"GPU:0"`` for ``"gpu"``, ``"/GPU:0"`` and the like."""
+    kind, _, number = device.upper().rpartition("/")[-1].removeprefix("DEVICE:").partition(":")
+    return f"{kind}:{number or 0}"
 
 
 def growth(in_use: list[int]) -> str:

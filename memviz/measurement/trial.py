@@ -351,8 +351,6 @@ def host_limit(network: Network, setup: TrainingSetup, free_bytes: int) -> int:
     free_bytes: of the host's memory. Raises HostMemoryError where training needs more.
     """
     budget, promise = setup.budget_bytes, max(0, free_bytes - HOST_RESERVE_BYTES) // MIB * MIB
-    if budget is not None and budget < MIB:
-        raise ValueError(f"A budget of {budget} B is not possible; the reference device needs at least 1 MiB.")
     if budget is not None and budget <= promise:
         return budget // MIB * MIB
     from memviz.estimation.service import shared_service

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import plotly.graph_objects as go
 from plotly.colors import qualitative
 
-from memviz.profile import Allocation, Category, MemoryProfile
+from memviz.profile import Allocation, Category, MemoryProfile, checked_profile
 from memviz.units import KIB, UnitSystem, format_bytes, shape_text, unit_for
 from memviz.views.text import category_text, percent_text
 
@@ -63,7 +63,7 @@ def layer_figure(profile: MemoryProfile, *, log: bool = False, units: UnitSystem
     The bars' numbers are those of `MemoryProfile.by_layer`, in bytes. A log axis has no zero, so neither a bar's
     length nor a stack means anything on it: there, marks at the bytes themselves.
     """
-    table: dict[str, dict[str, int]] = profile.by_layer().T.to_dict()  # type: ignore[assignment]
+    table: dict[str, dict[str, int]] = checked_profile(profile).by_layer().T.to_dict()  # type: ignore[assignment]
     held: dict[tuple[str, str], list[Allocation]] = defaultdict(list)
     for block in profile.at_peak():
         held[block.layer, block.category].append(block)
@@ -147,7 +147,7 @@ def timeline(
     estimate: of the same phase; its areas are drawn, and the (recorded) profile as a line over them. The horizontal
     axis is the share of the allocations and releases that change the picture; long phases are thinned, peaks stay.
     """
-    areas = estimate or profile
+    areas = checked_profile(estimate or checked_profile(profile))
     table = _fewer_columns(areas.timeline(by))
     points, line = _thinned(table), _thinned(profile.timeline())
     at, total = _shares(points), line.sum(axis=1)
@@ -260,7 +260,7 @@ def address_map(profile: MemoryProfile, *, units: UnitSystem = "binary") -> go.F
     What the allocator charged beyond a request is drawn in the colour of the slack; what no block covers is free.
     Blocks too small to be seen are left out, and counted below the title. Needs a profile with addresses.
     """
-    placed = [(a, a.address) for a in profile.allocations if a.address is not None]
+    placed = [(a, a.address) for a in checked_profile(profile).allocations if a.address is not None]
     if not placed:
         raise ValueError("This profile has no addresses; record a trial (record=True), or estimate it anew.")
     place, height = _without_gaps([(address, address + a.nbytes) for a, address in placed])

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from memviz.profile import PHASES, Category, MemoryProfile, Phase
+from memviz.profile import PHASES, Category, MemoryProfile, Phase, checked_profile
 from memviz.units import UnitSystem, format_bytes, shape_text
 from memviz.views.text import category_text, error_text, percent_text, range_text
 
@@ -29,7 +29,7 @@ def layer_table(profile: MemoryProfile, network: ConvNet | None = None) -> pd.Da
     (``6,019,376 x 128``), bytes at the peak per category, ``total`` (bytes) and ``share`` of the peak (0 to 1).
     Without a network the first three stay empty.
     """
-    table = profile.by_layer()
+    table = checked_profile(profile).by_layer()
     plans = {} if network is None else {layer.name: layer for layer in network.plan}
     rows = [plans.get(name) for name in table.index]
     total = table.sum(axis=1)

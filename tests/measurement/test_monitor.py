@@ -76,6 +76,7 @@ def test_its_figure_draws_every_step():
 
 def test_before_training_its_figure_is_empty_and_an_unknown_device_is_refused():
     assert trial_figure(memviz.MemoryMonitor().events).data
+    assert memviz.MemoryMonitor("/cpu").device == memviz.MemoryMonitor("/device:CPU:0").device == "CPU:0"
     with pytest.raises(ValueError, match=r"'GPU:7' is not here: TensorFlow sees CPU:0"):
         memviz.MemoryMonitor("GPU:7")
 

@@ -127,8 +127,10 @@ def test_a_size_that_only_one_layer_has_is_never_another_layers(trials, name):
     known = [a for a in large if a.requested_nbytes in owners]
     for a in known:
         assert (a.category, a.layer) in owners[a.requested_nbytes], a
-    # Of the requests: what is charged beyond them differs from process to process.
-    assert sum(a.requested_nbytes for a in known) > 0.2 * sum(a.requested_nbytes for a in large)
+    # Not of temporaries: how often a kernel takes its scratch depends on how its threads happen to run.
+    of_layers = [a for a in large if a.category != Category.TEMPORARY]
+    covered = sum(a.requested_nbytes for a in of_layers if a.requested_nbytes in owners)
+    assert covered > 0.9 * sum(a.requested_nbytes for a in of_layers)
     gradients = {(a.layer, a.requested_nbytes) for a in large if a.category == Category.GRADIENT}
     for layer in layers:
         # An embedding's gradient is sparse: the rows that were looked up.

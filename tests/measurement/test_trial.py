@@ -332,7 +332,7 @@ running.wait()
         ({"on_event": 5}, "on_event=5 is not possible"),
         ({"timeout": {"biuld": 1}}, "'biuld' is not known. Did you mean 'build'"),
         ({"budget": "9 GBB"}, "'9 GBB' is not a size"),
-        ({"budget": 1000}, "at least 1 MiB"),
+        ({"budget": 1000}, "from 1.00 MiB"),
         ({"device": "TPU:0"}, "'TPU:0' is not known"),
         ({"device": "GPU:9"}, "'GPU:9' is not in this machine"),
     ],

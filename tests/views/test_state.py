@@ -51,7 +51,7 @@ blocks = st.builds(
 @given(st.lists(blocks, max_size=3), st.lists(st.integers(1, 900), max_size=2), st.booleans())
 def test_knobs_say_all_that_they_change(its_blocks, dense, log):
     network = ConvNet(input_shape=(90, 80, 3), blocks=tuple(its_blocks), dense=tuple(dense), name="mine")
-    state = replace(OPENED, network=network, log=log, setup=replace(OPENED.setup, batch_size=7, budget_bytes=12345))
+    state = replace(OPENED, network=network, log=log, setup=replace(OPENED.setup, batch_size=7, budget_bytes=12345678))
     assert state_of(knobs_of(state), network) == state
 
 

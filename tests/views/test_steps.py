@@ -10,6 +10,7 @@ from memviz.failure import Failure
 from memviz.profile import Allocation, Category, MemoryProfile
 from memviz.views import figures
 from memviz.views.page import save_html
+from memviz.views.tables import layer_table
 from memviz.views.text import category_text
 
 C = Category
@@ -157,3 +158,10 @@ def test_the_page_needs_nothing_else_and_is_small(tmp_path):
     assert "a &amp; b" in text
     assert "Out of memory in the first step: MatMul asked for 48 B" in text
     assert text.count("Plotly.newPlot(") >= 4
+
+
+@pytest.mark.parametrize("show", [figures.timeline, figures.layer_figure, figures.address_map, layer_table])
+@pytest.mark.parametrize("wrong", [None, Failure("build")])
+def test_what_is_no_profile_is_refused_with_where_one_is_found(show, wrong):
+    with pytest.raises(TypeError, match=r"such as estimate\.profile, trial\.profile \(with record=True\)"):
+        show(wrong)
