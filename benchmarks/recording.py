@@ -10,6 +10,7 @@ allocation over 1 MB without a layer. What needs more memory than there is free 
 from __future__ import annotations
 
 import os
+import statistics
 import sys
 import tempfile
 import time
@@ -70,11 +71,13 @@ def row(name: str) -> bool:
 
 
 def recording_cost(trial: Trial) -> float:
-    """Seconds of the recorded steps that follow the warm-up over those of the later ones of the same trial: the
-    quickest of each, since other programs only make a step slower.
+    """Seconds of the two recorded steps that follow the warm-up over those of later ones of the same trial: the quicker
+    of two each, since other programs only make a step slower, and of more the quickest is quicker; the median of the
+    later pairs.
     """
     seconds = [step.seconds for step in trial.steps]
-    return min(seconds[2:RECORDED_STEP]) / min(seconds[RECORDED_STEP:])
+    later = seconds[RECORDED_STEP:]
+    return min(seconds[2:RECORDED_STEP]) / statistics.median(map(min, zip(later[::2], later[1::2], strict=True)))
 
 
 def dying(growth: bool) -> bool:

@@ -1,6 +1,6 @@
 """From a key pressed in a real browser to the chart drawn again, per knob; and how long the panel takes to open.
 
-    python benchmarks/ui_latency.py [--repeats 10]
+    python benchmarks/ui_latency.py [--repeats 10] [--only KNOB ...]
 
 Prints ``median_ms=... p95_ms=...`` per knob (bar: median under 400), the seconds from Run All to the chart (bar: 15)
 and the drawings per second while a trial runs (bar: 2). Exit code 1 where a bar is missed. Needs Chromium.
@@ -115,7 +115,8 @@ def main() -> int:
     """Measure, print, and say by the exit code whether every bar was met."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repeats", type=int, default=10, help="key presses per knob")
-    repeats = parser.parse_args().repeats
+    parser.add_argument("--only", nargs="*", help="some knobs, such as dtype_policy")
+    given = parser.parse_args()
     if chromium_path() is None:
         print("skipped: Chromium is not installed")
         return 0
@@ -131,10 +132,13 @@ def main() -> int:
         page.wait_for_timeout(3000)
         page.evaluate(WATCH)
         for name, (control, keys) in knobs(page).items():
+            if given.only and name not in given.only:
+                continue
             page.get_by_label("preset").select_option("digits")  # each knob starts from the same network
             page.get_by_label("preset").select_option("bird_audio")
             page.wait_for_timeout(3000)
-            found = latencies(page, control, keys, repeats)
+            found = latencies(page, control, keys, given.repeats)
+            print(*(f"{ms:.0f}" for ms in found), file=sys.stderr)
             median, p95 = statistics.median(found), statistics.quantiles(found, n=20)[-1]
             print(f"{name} median_ms={median:.0f} p95_ms={p95:.0f}", flush=True)
             missed += [name] if median > BAR_MS else []

@@ -9,7 +9,8 @@ if TYPE_CHECKING:
     from memviz.estimation.result import Estimate
     from memviz.estimation.service import estimate
     from memviz.measurement.monitor import MemoryMonitor
-    from memviz.measurement.trial import Trial, measure
+    from memviz.measurement.result import Trial
+    from memviz.measurement.trial import measure
     from memviz.models import presets
     from memviz.models.convnet import ConvBlock, ConvNet
     from memviz.profile import Allocation, Category, MemoryProfile
@@ -23,7 +24,7 @@ _HOMES = {
     "estimate": "memviz.estimation.service",
     "Estimate": "memviz.estimation.result",
     "measure": "memviz.measurement.trial",
-    "Trial": "memviz.measurement.trial",
+    "Trial": "memviz.measurement.result",
     "MemoryMonitor": "memviz.measurement.monitor",
     "explore": "memviz.views.explorer",
     "presets": "memviz.models",

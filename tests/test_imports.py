@@ -25,7 +25,10 @@ COMPUTES = (
     "models/",
     "estimation/",
     "interchange.py",
-    *(f"measurement/{n}.py" for n in ("worker", "device", "digits", "recorder", "trace", "monitor")),
+    *(
+        f"measurement/{n}.py"
+        for n in ("worker", "device", "digits", "fed", "feeder", "recordings", "recorder", "trace", "monitor")
+    ),
 )
 HEAVY = {
     "tensorflow": COMPUTES,

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from memviz.setup import REFERENCE
 
@@ -26,17 +29,53 @@ def oom_kills() -> int | None:
     return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), None)
 
 
-def gpu_count() -> int:
-    """The GPUs that the NVIDIA driver knows; 0 where there is no driver."""
+@contextmanager
+def nvml() -> Iterator[Any]:
+    """NVIDIA's library, opened; None where there is no driver."""
     import pynvml
 
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError:
-        return 0
-    count = pynvml.nvmlDeviceGetCount()
-    pynvml.nvmlShutdown()
-    return count
+        yield None
+        return
+    try:
+        yield pynvml
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def gpu_count() -> int:
+    """The GPUs that the NVIDIA driver knows; 0 where there is no driver."""
+    with nvml() as library:
+        return library.nvmlDeviceGetCount() if library else 0
+
+
+def total_bytes(device: str) -> int:
+    """A device's whole memory, in bytes: a GPU's that is in this machine, or for the reference device the host's."""
+    import psutil
+
+    if device == REFERENCE:
+        return psutil.virtual_memory().total
+    with nvml() as library:
+        handle = library.nvmlDeviceGetHandleByIndex(int(device.removeprefix("GPU:")))
+        return library.nvmlDeviceGetMemoryInfo(handle).total
+
+
+def budget_of(budget: int | str | None, device: str | None) -> int | str | None:
+    """A budget as it is, or for a share such as ``"40 %"`` its bytes of the device's memory.
+
+    Raises ValueError for a share above 100 % or of none, and of a GPU that is not in this machine.
+    """
+    if not isinstance(budget, str) or not budget.rstrip().endswith("%"):
+        return budget
+    try:
+        share = float(budget.rstrip().removesuffix("%"))
+    except ValueError:
+        share = 0.0
+    if not 0 < share <= 100:
+        raise ValueError(f"budget={budget!r} is not possible; a share of the device's memory is above 0 to 100 %.")
+    return int(total_bytes(chosen_device(device)) * share / 100)
 
 
 def default_device() -> str:

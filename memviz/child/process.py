@@ -13,7 +13,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
-from multiprocessing.connection import Connection, Pipe
+from multiprocessing.connection import Connection, Pipe, wait
 from pathlib import Path
 from typing import Any
 
@@ -27,28 +27,32 @@ class ChildEndedError(RuntimeError):
 class ChildProcess:
     """The parent's end: a fresh Python running ``python -m module`` with this one's sys.path and working directory.
 
+    more: other connections for the child to inherit, to be closed here afterwards; see `inherited`.
     Never a fork: the child shares no state with this process. It has a process group of its own, so that a Ctrl-C
     meant for this process does not reach it, and so that `kill` takes its own children along. stdout and stderr stay
     free for TensorFlow's chatter, which goes to an unnamed file. One thread at a time may call `receive`; `kill` may
     be called from any. output_tail: the end of the chatter, after `kill`.
     """
 
-    def __init__(self, module: str, env: Mapping[str, str] | None = None) -> None:
+    def __init__(self, module: str, env: Mapping[str, str] | None = None, *more: Connection) -> None:
         self.output_tail = ""
         self._connection, theirs = Pipe()
         self._output = tempfile.TemporaryFile()  # noqa: SIM115
         path = os.pathsep.join(str(entry) or os.curdir for entry in sys.path)
         with theirs:
+            numbers = [connection.fileno() for connection in (theirs, *more)]
             self._popen = subprocess.Popen(
-                [sys.executable, "-P", "-m", module, str(theirs.fileno())],
+                [sys.executable, "-P", "-m", module, *map(str, numbers)],
                 env={**os.environ, **(env or {}), "PYTHONPATH": path},
-                pass_fds=(theirs.fileno(),),
+                pass_fds=numbers,
                 stdin=subprocess.DEVNULL,
                 stdout=self._output,
                 stderr=self._output,
                 start_new_session=True,
             )
         self.pid = self._popen.pid
+        # Also readable once the child is dead, while a process that it forked holds its end of the connection.
+        self._death = os.pidfd_open(self.pid) if hasattr(os, "pidfd_open") else None
         self._reading, self._writing, self._killing = threading.Lock(), threading.Lock(), threading.Lock()
 
     @property
@@ -64,7 +68,10 @@ class ChildProcess:
     def receive(self, timeout: float | None = None) -> dict[str, Any]:
         """The next message. TimeoutError after ``timeout`` seconds, ChildEndedError when none can come any more."""
         with self._reading, _end_noticed():
-            data = self._connection.recv_bytes() if self._connection.poll(timeout) else None
+            ready = wait([self._connection, *([] if self._death is None else [self._death])], timeout)
+            if ready and self._connection not in ready:
+                raise EOFError
+            data = self._connection.recv_bytes() if ready else None
         if data is None:
             raise TimeoutError("The child process has not answered in time.")
         try:
@@ -83,8 +90,10 @@ class ChildProcess:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(self.pid, signal.SIGKILL)
                 self._popen.wait()
-                with self._reading, self._writing:  # a reader wakes up, as the dead child's end is closed
+                with self._reading, self._writing:  # a reader wakes up, as the child is dead
                     self._connection.close()
+                    if self._death is not None:
+                        os.close(self._death)
                 with self._output as output:
                     output.seek(-min(TAIL_BYTES, output.seek(0, os.SEEK_END)), os.SEEK_END)
                     self.output_tail = output.read().decode(errors="replace").strip()
@@ -99,16 +108,22 @@ def _end_noticed() -> Iterator[None]:
         raise ChildEndedError("The child process has ended.") from None
 
 
+def inherited(number: int) -> Connection:
+    """In the child: the parent's ``number``th connection, from 1, which stand on the command line as file numbers."""
+    connection = Connection(int(sys.argv[number]))
+    os.set_inheritable(connection.fileno(), False)  # this process's own children would keep it open
+    return connection
+
+
 class Channel:
-    """The child's end, whose number the parent passed on the command line.
+    """The child's end of the first connection.
 
     A thread watches it: when the parent closes its own, or dies, this process ends at once, also in the middle of a
     long TensorFlow operation. And when the host runs short of memory, this process goes first.
     """
 
     def __init__(self) -> None:
-        self._connection = Connection(int(sys.argv[1]))
-        os.set_inheritable(self._connection.fileno(), False)  # this process's own children would keep it open
+        self._connection = inherited(1)
         with contextlib.suppress(OSError):  # Linux only
             Path("/proc/self/oom_score_adj").write_text("1000")
         self.leaves_behind: str | None = None  # a folder that goes when the parent dies; else the parent removes it
@@ -131,4 +146,6 @@ class Channel:
                 self._messages.put(json.loads(self._connection.recv_bytes()))
         if self.leaves_behind is not None:
             shutil.rmtree(self.leaves_behind, ignore_errors=True)
+        with contextlib.suppress(OSError):  # what it forked goes, too
+            os.killpg(os.getpid(), signal.SIGKILL)
         os._exit(0)

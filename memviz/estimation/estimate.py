@@ -20,7 +20,15 @@ from memviz.estimation.result import Estimate
 from memviz.failure import Failure
 from memviz.models.abstract import abstract_weights, initializer_of
 from memviz.models.network import Network, in_a_line
-from memviz.models.training import batch_specs, build_slots, compiled_model, step_function, trained_with
+from memviz.models.training import (
+    INFERENCE,
+    INFERENCE_BATCH,
+    batch_specs,
+    build_slots,
+    compiled_model,
+    step_function,
+    trained_with,
+)
 from memviz.profile import NOT_COUNTED, TRAINING_PHASES, Allocation, Category, MemoryProfile, Phase
 from memviz.setup import FIRST_REGION_BYTES, REFERENCE, TrainingSetup
 from memviz.units import MIB, tensor_bytes
@@ -29,8 +37,6 @@ T = TypeVar("T")
 STEPS = 5  # as many as a trial runs by default; the steady step is the median of the third and later ones
 # How many orders of execution are played unless told otherwise: as many as come to so many nodes, within these ends.
 _FEWEST_ORDERS, _MOST_ORDERS, _ORDERED_NODES = 3, 15, 20_000
-_INFERENCE = {"evaluate": "test", "predict": "predict"}  # phase -> Keras' name of the step
-INFERENCE_BATCH = 32  # Keras' default, whatever the batch of training
 _OF_A_GPU = (
     "What the kernels of a GPU take beside their outputs, such as cuDNN's workspaces. The graph is the one that is "
     "optimized for a CPU, in the order of a GPU; this is not verified on hardware.",
@@ -122,7 +128,7 @@ def trace_training(
         built = len(made)
         build_slots(model)
         graphs = {"train": _traced_step(model, "train", setup, setup.batch_size)}
-        for phase, kind in _INFERENCE.items() if inference else ():
+        for phase, kind in INFERENCE.items() if inference else ():
             with suppress(ValueError):  # what only trains has no such phases
                 graphs[phase] = _traced_step(model, kind, setup, INFERENCE_BATCH)
         rows = variable_owners(model, made)

@@ -8,7 +8,7 @@ import threading
 from dataclasses import replace
 from typing import Any
 
-from memviz.child.machine import default_device
+from memviz.child.machine import budget_of, default_device
 from memviz.child.process import ChildEndedError, ChildProcess
 from memviz.estimation.result import Estimate
 from memviz.interchange import estimate_from_dict
@@ -100,10 +100,11 @@ def estimate(
     in a trial on the reference device, and nothing of this process changes. The first call takes some seconds longer.
 
     network: a keras.Model, a function without arguments that returns one, or a ConvNet; it is left as it is.
+    budget: bytes or text such as "9513 MiB", or a share of the device's memory such as "40 %".
     device: "reference", or "GPU:0", also where there is none: in the order of a GPU, without the workspaces of its
     kernels. None: this machine's GPU, else the reference device.
     batch_size: examples per step. optimizer, loss: None for what the model is compiled with, else Adam and a loss that
-    suits the output. budget: bytes or text such as "9513 MiB". inputs: for subclassed models and unknown shapes,
+    suits the output. inputs: for subclassed models and unknown shapes,
     TensorSpecs or arrays of a batch.
 
     Raises ValueError or TypeError, in one sentence, for what is not possible: an unknown name, a network that cannot
@@ -112,6 +113,6 @@ def estimate(
     """
     setup = TrainingSetup.create(
         batch_size=batch_size, optimizer=optimizer, loss=loss, dtype_policy=dtype_policy, jit_compile=jit_compile,
-        device=device, budget=budget, memory_growth=memory_growth, inputs=inputs,
+        device=device, budget=budget_of(budget, device), memory_growth=memory_growth, inputs=inputs,
     )  # fmt: skip
     return shared_service().estimate(Network.of(network), setup, inference=True)

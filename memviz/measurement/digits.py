@@ -50,7 +50,7 @@ class Batches:
         return features, keras.tree.pack_sequence_as(self._labels, labels)
 
     def _feature(self, spec: Any, chosen: np.ndarray) -> np.ndarray:
-        out = aligned(spec)
+        out = _empty(spec)
         whole = np.issubdtype(out.dtype, np.integer)
         if self._images is not None:
             pixels = resized(self._images[chosen], *out.shape[1:3])[..., None]
@@ -62,7 +62,7 @@ class Batches:
         return out
 
     def _label(self, spec: Any, classes: int, chosen: np.ndarray) -> np.ndarray:
-        out, digits = aligned(spec), self._targets[chosen]
+        out, digits = _empty(spec), self._targets[chosen]
         per_example = digits.reshape(-1, *[1] * (out.ndim - 1))
         if np.issubdtype(out.dtype, np.integer):
             out[...] = per_example % classes
@@ -77,13 +77,17 @@ class Batches:
         return out
 
 
-def aligned(spec: Any) -> np.ndarray:
-    """An empty array of a TensorSpec's shape and dtype that TensorFlow can take over without a copy."""
-    shape, dtype = tuple(spec.shape), np.dtype(spec.dtype.as_numpy_dtype)
+def aligned(shape: Sequence[int], dtype: Any) -> np.ndarray:
+    """An empty array that TensorFlow can take over without a copy."""
+    dtype = np.dtype(dtype)
     nbytes = math.prod(shape) * dtype.itemsize
     raw = np.empty(nbytes + _ALIGNMENT_BYTES, np.uint8)
     start = -raw.ctypes.data % _ALIGNMENT_BYTES
     return raw[start : start + nbytes].view(dtype).reshape(shape)
+
+
+def _empty(spec: Any) -> np.ndarray:
+    return aligned(tuple(spec.shape), spec.dtype.as_numpy_dtype)
 
 
 def resized(images: np.ndarray, height: int, width: int) -> np.ndarray:

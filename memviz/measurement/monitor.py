@@ -10,7 +10,7 @@ from typing import Any
 import keras
 import psutil
 
-from memviz.measurement.trial import TrialEvent, TrialStep
+from memviz.measurement.result import TrialEvent, TrialStep
 from memviz.units import format_bytes
 
 _WARM_UP = 3  # steps: the first traces and makes the optimizer's slots

@@ -26,7 +26,7 @@ from memviz.estimation.graph import step_graph
 from memviz.measurement import trace
 from memviz.measurement.device import Device
 from memviz.measurement.trace import Block, Dump, Event
-from memviz.models.training import batch_specs, trained_with
+from memviz.models.training import trained_with
 from memviz.profile import INPUT, NOT_COUNTED, OPTIMIZER, PHASES, UNATTRIBUTED, Allocation, Category, MemoryProfile
 from memviz.setup import TrainingSetup
 
@@ -72,15 +72,16 @@ class Recorder:
         self._storage[name] = self._addresses()
 
     @contextmanager
-    def traced(self, model: Any, step: Any) -> Iterator[None]:
-        """The first call of the step function happens inside: which layer makes which op is noted."""
+    def traced(self, model: Any, step: Any, specs: Any) -> Iterator[None]:
+        """The first call of the step function happens inside, with a batch of these TensorSpecs: which layer makes
+        which op is noted.
+        """
         self._model = model
         with attribution.scopes_noted(model) as self._scopes:
             try:
                 yield
             finally:
                 if step.experimental_get_tracing_count():
-                    specs = batch_specs(model, self._setup.batch_size, self._setup.inputs)
                     self._concrete = step.get_concrete_function(specs)
 
     def stop(self) -> None:

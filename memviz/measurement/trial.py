@@ -7,16 +7,19 @@ import math
 import signal
 import statistics
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from memviz.child.machine import available_bytes, chosen_device, oom_kills
+from memviz.child.machine import available_bytes, budget_of, chosen_device, oom_kills
 from memviz.child.process import ChildEndedError, ChildProcess
-from memviz.failure import PHASE_WORDS, Failure, failure_sentences, parse_failure
+from memviz.failure import PHASE_WORDS, failure_sentences, parse_failure
 from memviz.interchange import profile_from_dict
+from memviz.measurement.feeder import Feeder
+from memviz.measurement.result import Status, Trial, TrialEvent, TrialStep
+from memviz.measurement.waterfall import DriverMemory, Waterfall, driver_memory
 from memviz.models.network import Network, packed
 from memviz.profile import MemoryProfile, Phase
 from memviz.setup import (
@@ -30,7 +33,6 @@ from memviz.setup import (
 )
 from memviz.units import GIB, MIB, format_bytes
 
-Status = Literal["completed", "out_of_memory", "host_out_of_memory", "cancelled", "timed_out", "crashed"]
 Timeout = float | Mapping[str, float] | None
 # For TensorFlow itself in the child and its matrix kernels' packed blocks, beside what its allocator hands out:
 # 1.28 GiB seen with bird_audio, whose child held 19.93 GB under a limit of 18.56 GB.
@@ -50,71 +52,6 @@ class HostMemoryError(MemoryError):
     """A trial would need more memory than this machine has free; it was not started."""
 
 
-@dataclass(frozen=True)
-class TrialStep:
-    """One training step. Bytes are the device's allocator's, but host_rss_bytes: the child's resident memory."""
-
-    index: int  # from 1
-    bytes_in_use: int  # after the step
-    peak_bytes: int  # the highest in the step; for step 1 the making of the optimizer's slots included
-    loss: float | None  # as Keras reports it: the mean of the steps so far; None where the model reports none
-    seconds: float  # wall time; for step 1 tracing included
-    host_rss_bytes: int
-
-
-@dataclass(frozen=True)
-class TrialEvent:
-    """What a running trial says: a phase begins, a sample (four a second), a step is done, or it has ended.
-
-    seconds: since the trial was started. Bytes are 0 where nothing is known yet. step: with kind "step".
-    """
-
-    kind: Literal["phase", "sample", "step", "ended"]
-    phase: str  # "import", "build", "first_step" or "steady_step"
-    seconds: float
-    bytes_in_use: int = 0
-    peak_bytes: int = 0
-    host_rss_bytes: int = 0
-    step: TrialStep | None = None
-
-
-@dataclass(frozen=True)
-class Trial:
-    """What a trial has measured, and how it ended.
-
-    error: in words, None where completed. failure: the request that could not be served, where status is
-    out_of_memory. phases: the peaks of the phases that were completed, "build", "first_step" and "steady_step"; the
-    steady step's is the median of the third and later steps. device_limit_bytes: what the device could give.
-    data: what was trained on. seconds: wall time of the whole trial.
-
-    Where the trial was recorded the phases have profiles, profile is that of the fourth step, and at_failure, where
-    memory ran out, is what was alive when the request could not be served. note: why a recording is missing, or from
-    which step on the loss is no number.
-    """
-
-    status: Status
-    setup: TrainingSetup
-    device: str
-    device_limit_bytes: int | None
-    steps: tuple[TrialStep, ...] = field(repr=False)
-    phases: Mapping[str, Phase]
-    data: str
-    seconds: float
-    error: str | None = None
-    failure: Failure | None = None
-    profile: MemoryProfile | None = field(
-        default=None, repr=False
-    )  # an estimate's shares are never spread over a measured total
-    at_failure: MemoryProfile | None = field(default=None, repr=False)
-    note: str = ""
-
-    @property
-    def peak_bytes(self) -> int | None:
-        """The steady step's peak in bytes; None where the trial did not come so far."""
-        steady = self.phases.get("steady_step")
-        return None if steady is None else steady.peak_bytes
-
-
 def measure(
     network: Any,
     *,
@@ -129,15 +66,26 @@ def measure(
     memory_growth: bool = False,
     steps: int = 5,
     record: bool = False,
+    data: Any = None,
+    inference: bool = False,
     timeout: Timeout = None,
     on_event: Callable[[TrialEvent], None] | None = None,
 ) -> Trial:
     """Train ``network`` for a few real steps in a child process and report the memory it took.
 
-    The keywords up to memory_growth are `TrainingSetup`'s; budget is bytes or text such as ``"9513 MiB"``. record:
-    also every allocation of the build, the first and the fourth step, as profiles (there are four steps then at
-    least). timeout: seconds for the whole trial, or a mapping from "import", "build", "first_step", "steady_step" to
-    seconds. on_event is called with each `TrialEvent`; an exception it raises ends the trial and is raised here.
+    The keywords up to memory_growth are `TrainingSetup`'s; budget is bytes or text such as ``"9513 MiB"``, or a share
+    of the device's memory (for the reference device, of the host's) such as ``"40 %"``.
+    record: also every allocation of the build, the first and the fourth step, as profiles (there are four steps then
+    at least).
+    data: what is trained on, in place of handwritten digits: batches as `model.fit` takes them, from a
+    tf.data.Dataset, a keras.utils.PyDataset, a generator, a tuple (features, labels) of arrays, or a function that
+    returns one (which may take batch_size). A function is called in a process of its own, so that neither its pipeline
+    nor its files stay; all other data is read in this process, and none on the device that is measured.
+    inference: also one batch of evaluation and one of prediction, of Keras' default of 32 examples, or of the given
+    data as it is.
+    timeout: seconds for the whole trial, or a mapping from phases, such as "build", to seconds.
+    on_event is called with each `TrialEvent`; an exception it raises ends the trial and is raised here.
+
     Out of memory, a crash and a timeout are results, not exceptions. The peaks of the same trial differ from process
     to process with the order in which TensorFlow starts a step's inputs; see `Estimate.peak_ranges`.
 
@@ -147,15 +95,17 @@ def measure(
     """
     setup = TrainingSetup.create(
         batch_size=batch_size, optimizer=optimizer, loss=loss, dtype_policy=dtype_policy, jit_compile=jit_compile,
-        device=device, budget=budget, memory_growth=memory_growth, inputs=inputs,
+        device=device, budget=budget_of(budget, device), memory_growth=memory_growth, inputs=inputs,
     )  # fmt: skip
-    return RunningTrial(network, setup, steps=steps, record=record, timeout=timeout, on_event=on_event).wait()
+    return RunningTrial(
+        network, setup, steps=steps, record=record, data=data, inference=inference, timeout=timeout, on_event=on_event
+    ).wait()
 
 
 class RunningTrial:
     """A trial under way: its child runs when this is made; arguments and errors as in `measure`. pid: the child's.
 
-    One thread waits for it, any may cancel it. Where memory is short the estimate is asked for first: that takes
+    Any thread may wait for it, or cancel it. Where memory is short the estimate is asked for first: that takes
     seconds.
     """
 
@@ -166,17 +116,21 @@ class RunningTrial:
         *,
         steps: int = 5,
         record: bool = False,
+        data: Any = None,
+        inference: bool = False,
         timeout: Timeout = None,
         on_event: Callable[[TrialEvent], None] | None = None,
     ) -> None:
         network, steps, device = Network.of(network), whole_number("steps", steps), chosen_device(setup.device)
         _check_timeout(timeout)
-        if not isinstance(record, bool):
-            raise TypeError(f"record={record!r} is not possible; it is True or False.")
+        for name, value in (("record", record), ("inference", inference)):
+            if not isinstance(value, bool):
+                raise TypeError(f"{name}={value!r} is not possible; it is True or False.")
         if on_event is not None and not callable(on_event):
             raise TypeError(
                 f"on_event={on_event!r} is not possible; it is a function that takes a TrialEvent, or None."
             )
+        self._feeder = None if data is None else Feeder(data, setup.batch_size)
         limit_bytes = host_limit(network, setup, available_bytes()) if device == REFERENCE else setup.budget_bytes
         self._request: dict[str, Any] = {
             "question": packed(network, setup),
@@ -184,19 +138,25 @@ class RunningTrial:
             "device": device,
             "memory_growth": setup.memory_growth,
             "limit_bytes": limit_bytes,
+            "fed": self._feeder is not None,
+            "inference": inference,
         }
         self._setup, self._record, self._timeout, self._on_event = setup, record, timeout, on_event
         self._began = self._since = time.monotonic()
         self._limit = None if isinstance(timeout, Mapping) else timeout  # seconds since self._since
-        self._phase, self._cancelled = "import", False
+        self._phase, self._waiting, self._cancelled = "import", False, False
         self._built: Mapping[str, Any] = {}  # the build's peak_bytes, and in words the data to train on
         self._steps: list[TrialStep] = []
+        self._inferred: dict[str, int] = {}  # phase -> peak, in bytes
+        self._driver: DriverMemory | None = None  # after the latest step
         self._profiles: dict[str, MemoryProfile] = {}
         self._notes: list[str] = []
         self._oom_kills = oom_kills()
         self._trial: Trial | None = None
+        self._one_waits = threading.RLock()
         variables = environment(device, limit_bytes, setup.memory_growth)
-        self._child = ChildProcess("memviz.measurement.worker", variables)
+        feeding = [self._feeder.receiving] if self._feeder else []
+        self._child = ChildProcess("memviz.measurement.worker", variables, *feeding)
         self.pid = self._child.pid
 
     def cancel(self) -> None:
@@ -206,14 +166,20 @@ class RunningTrial:
 
     def wait(self) -> Trial:
         """Follow the trial to its end, calling on_event in this thread; an exception it raises ends the trial."""
-        if self._trial is None:
-            with tempfile.TemporaryDirectory(prefix="memviz-") if self._record else nullcontext() as folder:
-                try:
-                    outcome = self._follow(folder)
-                finally:
-                    self._child.kill()
-            self._trial = self._result(**outcome)
-            self._emit("ended")
+        with self._one_waits:
+            return self._trial or self._run()
+
+    def _run(self) -> Trial:
+        files = self._record or self._feeder
+        with tempfile.TemporaryDirectory(prefix="memviz-") if files else nullcontext() as folder:
+            try:
+                outcome = self._follow(folder)
+            finally:
+                self._child.kill()
+                if self._feeder:
+                    self._feeder.close()
+        self._trial = self._result(**outcome)
+        self._emit("ended")
         return self._trial
 
     def _follow(self, folder: str | None) -> dict[str, Any]:
@@ -221,12 +187,14 @@ class RunningTrial:
         outcome: dict[str, Any] = {}
         self._enter("import")
         try:
-            self._child.send(self._request | {"folder": folder})
+            if self._feeder:
+                self._feeder.start(str(folder))
+            self._child.send(self._request | {"folder": folder if self._record else None})
             while not outcome:
                 left = None if self._limit is None else max(0.0, self._since + self._limit - time.monotonic())
                 outcome = self._handle(**self._child.receive(left))
         except ChildEndedError:
-            return self._ended_by_itself(self._child.kill())
+            return self._ended_by_itself(self._child, "the child process")
         except TimeoutError:
             whose = "this phase" if isinstance(self._timeout, Mapping) else "the trial"
             return self._outcome("timed_out", f"the {self._limit:g} s that {whose} may take")
@@ -239,10 +207,19 @@ class RunningTrial:
                 self._enter(**told)
             case "sample":
                 self._emit("sample", **told)
+            case "waiting":
+                self._waiting = True
+            case "feeder_gone":
+                return self._feeder_gone()
             case "step":
+                self._waiting = False
                 self._steps.append(step := TrialStep(**told))
                 amounts = {name: told[name] for name in ("bytes_in_use", "peak_bytes", "host_rss_bytes")}
+                if self._request["device"] != REFERENCE:
+                    self._driver = driver_memory(int(self._request["device"].removeprefix("GPU:")), self.pid)
                 self._emit("step", step=step, **amounts)
+            case "inferred":
+                self._inferred[self._phase] = told["peak_bytes"]
             case "built":
                 self._built = told
             case "note":
@@ -267,7 +244,8 @@ class RunningTrial:
         self._emit("phase")
 
     def _outcome(self, status: Status, why: str = "") -> dict[str, Any]:
-        return {"status": status, "error": _SENTENCES[status].format(where=PHASE_WORDS[self._phase], why=why)}
+        where = PHASE_WORDS[self._phase] + ", waiting for its data" * self._waiting
+        return {"status": status, "error": _SENTENCES[status].format(where=where, why=why)}
 
     def _failed(self, status: Status, text: str, weight: str = "", **recorded: Any) -> dict[str, Any]:
         """The outcome of an exception that the child caught. weight: of `Failure`. recorded: what was alive, where that
@@ -283,22 +261,29 @@ class RunningTrial:
         error = " ".join([failure_sentences(failure, self._setup.batch_size), recorded.get("note", "")]).strip()
         return {"status": status, "error": error, "failure": failure, "at_failure": alive}
 
-    def _ended_by_itself(self, code: int) -> dict[str, Any]:
+    def _feeder_gone(self) -> dict[str, Any]:
+        """The outcome where the data came to an end in the middle: the process that reads it is gone."""
+        assert self._feeder is not None
+        if self._feeder.child is None:
+            return self._outcome("crashed", "what reads the data left without a word, such as by sys.exit().")
+        return self._ended_by_itself(self._feeder.child, "the process that reads the data")
+
+    def _ended_by_itself(self, child: ChildProcess, who: str) -> dict[str, Any]:
         """The outcome of a child that is gone without a word."""
         if self._cancelled:
             return self._outcome("cancelled")
-        if code == -signal.SIGKILL:
-            return self._killed()
+        if (code := child.kill()) == -signal.SIGKILL:
+            return self._killed(who)
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-        said = f"The end of what it wrote:\n{self._child.output_tail or '(nothing)'}"
-        return self._outcome("crashed", f"the child process ended with {how}. {said}")
+        said = f"The end of what it wrote:\n{child.output_tail or '(nothing)'}"
+        return self._outcome("crashed", f"{who} ended with {how}. {said}")
 
-    def _killed(self) -> dict[str, Any]:
+    def _killed(self, who: str) -> dict[str, Any]:
         """The outcome of a child that was killed from outside: by the kernel for want of memory, or by somebody."""
         free, kills, before = available_bytes(), oom_kills(), self._oom_kills
         if free < HOST_RESERVE_BYTES if kills is None or before is None else kills > before:
-            return self._outcome("host_out_of_memory", "its system killed the child process.")
-        return self._outcome("crashed", f"somebody killed the child process; {format_bytes(free)} of memory were free.")
+            return self._outcome("host_out_of_memory", f"its system killed {who}.")
+        return self._outcome("crashed", f"somebody killed {who}; {format_bytes(free)} of memory were free.")
 
     def _result(self, **outcome: Any) -> Trial:
         for step in self._steps:
@@ -311,6 +296,7 @@ class RunningTrial:
             "build": self._built.get("peak_bytes"),
             "first_step": peaks[0] if peaks else None,
             "steady_step": statistics.median_low(steady) if steady else None,
+            **self._inferred,
         }
         return Trial(
             **outcome,
@@ -321,8 +307,20 @@ class RunningTrial:
             phases={n: Phase(n, peak, self._profiles.get(n)) for n, peak in found.items() if peak is not None},
             data=self._built.get("data", ""),
             note=" ".join(self._notes),
+            waterfall=self._waterfall([peak for peak in found.values() if peak is not None]),
             seconds=time.monotonic() - self._began,
             profile=self._profiles.get("steady_step"),
+        )
+
+    def _waterfall(self, peaks: Sequence[int]) -> Waterfall:
+        limit = self._request["limit_bytes"]
+        return Waterfall.of(
+            live_bytes=self._steps[-1].bytes_in_use if self._steps else None,
+            peak_bytes=max(peaks, default=None),
+            reserved_bytes=None if self._request["memory_growth"] else limit,
+            host_rss_bytes=max((step.host_rss_bytes for step in self._steps), default=None),
+            limit_bytes=limit,
+            driver=self._driver,
         )
 
 

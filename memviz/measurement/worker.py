@@ -5,6 +5,7 @@ Runs as ``python -m memviz.measurement.worker``; the parent's side is `trial`.
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -15,16 +16,25 @@ import keras
 import psutil
 import tensorflow as tf
 
-from memviz.child.process import Channel
+from memviz.child.process import Channel, inherited
 from memviz.failure import parse_failure
 from memviz.interchange import profile_to_dict
 from memviz.measurement.device import Device, open_device
 from memviz.measurement.digits import Batches
+from memviz.measurement.fed import FedBatches, FeederGoneError, specs_of
 from memviz.measurement.recorder import BATCH, Recorder
 from memviz.measurement.trace import mark
 from memviz.measurement.trial import RECORDED_STEP
 from memviz.models.network import Network, unpacked
-from memviz.models.training import batch_specs, build_slots, compiled_model, ends, step_function
+from memviz.models.training import (
+    INFERENCE,
+    INFERENCE_BATCH,
+    batch_specs,
+    build_slots,
+    compiled_model,
+    ends,
+    step_function,
+)
 from memviz.setup import TrainingSetup
 
 SAMPLE_SECONDS = 0.25
@@ -43,8 +53,11 @@ class _Trainer:
         device.reset_peak()
         threading.Thread(target=self._sample, args=(device,), name="memviz-sampler", daemon=True).start()
         keras.utils.set_random_seed(0)
-        model, batches = self._build(device, *unpacked(self._request["question"]))
+        network, setup = unpacked(self._request["question"])
+        model, batches = self._build(device, network, setup)
         self._train(model, batches, device)
+        if self._request["inference"]:
+            self._infer(model, batches, setup, device)
         with self._recording_read():
             for profile in self._recorder.profiles() if self._recorder else ():
                 self._send({"kind": "profile", "profile": profile_to_dict(profile)})
@@ -105,10 +118,16 @@ class _Trainer:
         with self._recorded("build"):
             self._model = model = compiled_model(network, setup)
         peak = device.memory()[1]
-        classes = [output.shape[-1] for output in keras.tree.flatten(ends(model, setup.inputs)[1])]
-        batches = Batches(*batch_specs(model, setup.batch_size, setup.inputs), classes)
+        batches = self._batches(model, setup)
         self._send({"kind": "built", "peak_bytes": peak, "data": batches.description})
         return model, batches
+
+    def _batches(self, model: Any, setup: TrainingSetup) -> Any:
+        """What the steps train on: the data that is fed, else the digits."""
+        if self._request["fed"]:
+            return FedBatches(inherited(2), model, setup, lambda kind, **told: self._send({"kind": kind, **told}))
+        classes = [output.shape[-1] for output in keras.tree.flatten(ends(model, setup.inputs)[1])]
+        return Batches(*batch_specs(model, setup.batch_size, setup.inputs), classes)
 
     def _train(self, model: Any, batches: Any, device: Device) -> None:
         step = step_function(model)
@@ -116,8 +135,10 @@ class _Trainer:
             if index <= 2:
                 self._enter("first_step" if index == 1 else "steady_step")
             device.reset_peak()
-            batch = batches.batch(index - 1)
-            traced = self._recorder.traced(model, step) if self._recorder and index == 1 else nullcontext()
+            if (batch := batches.batch(index - 1)) is None:
+                break
+            first = self._recorder if index == 1 else None
+            traced = first.traced(model, step, specs_of(batch)) if first else nullcontext()
             with self._recorded(_recorded_name(index)), traced:
                 began = time.perf_counter()
                 if index == 1:
@@ -125,9 +146,26 @@ class _Trainer:
                 loss = self._step(step, batch, device)
                 seconds = time.perf_counter() - began
             self._send({"kind": "step", "index": index, "loss": loss, "seconds": seconds, **_amounts(device)})
-            if self._recorder and index == RECORDED_STEP:
-                with self._recording_read():
-                    self._recorder.stop()
+            if index == RECORDED_STEP:
+                self._stop_recording()
+        self._stop_recording()  # where the data ended before
+
+    def _infer(self, model: Any, batches: Any, setup: TrainingSetup, device: Device) -> None:
+        """A batch of evaluation and one of prediction: their peaks."""
+        if not self._request["fed"]:
+            batches = self._batches(model, dataclasses.replace(setup, batch_size=INFERENCE_BATCH))
+        for number, (phase, kind) in enumerate(INFERENCE.items(), start=self._request["steps"]):
+            self._enter(phase)
+            device.reset_peak()
+            if (batch := batches.batch(number)) is None:
+                break
+            self._step(step_function(model, kind), batch[:1] if kind == "predict" else batch, device)
+            self._send({"kind": "inferred", "peak_bytes": device.memory()[1]})
+
+    def _stop_recording(self) -> None:
+        if self._recorder and self._recorder.recording:
+            with self._recording_read():
+                self._recorder.stop()
 
     def _step(self, step: Any, batch: Any, device: Device) -> float | None:
         """One training step on a batch that is put on the device anew, and its loss; the batch is gone afterwards."""
@@ -135,7 +173,7 @@ class _Trainer:
             placed = keras.tree.map_structure(device.place, batch)
         # The metrics are not reset in between, as within an epoch: that would allocate, and is no part of a step.
         logs = step(placed)
-        return float(logs["loss"]) if "loss" in logs else None
+        return float(logs["loss"]) if isinstance(logs, dict) and "loss" in logs else None
 
 
 def _recorded_name(index: int) -> str:
@@ -159,6 +197,9 @@ def main() -> None:
         trainer.run()
         channel.send({"kind": "done"})
     except Exception as error:
+        if isinstance(error, FeederGoneError):
+            channel.send({"kind": "feeder_gone"})
+            return
         # A constant of the graph that finds no room is an internal error to TensorFlow.
         exhausted = type(error).__name__ == "ResourceExhaustedError" or "evaluate a constant node" in str(error)
         status = "host_out_of_memory" if isinstance(error, MemoryError) else "out_of_memory" if exhausted else "crashed"

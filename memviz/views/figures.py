@@ -23,7 +23,8 @@ from memviz.views.text import category_text, percent_text
 if TYPE_CHECKING:
     import pandas as pd
 
-    from memviz.measurement.trial import TrialEvent
+    from memviz.measurement.result import TrialEvent
+    from memviz.measurement.waterfall import Waterfall
 
 # Okabe and Ito's palette, told apart by colour-blind readers too, and a pattern each for print and projectors.
 STYLES: dict[Category, tuple[str, str, str]] = {  # colour, bar pattern, marker symbol
@@ -371,6 +372,42 @@ def trial_figure(
          "bgcolor": "white"},
     ]  # fmt: skip
     return go.Figure({"data": traces, "layout": layout})
+
+
+_STAGES = {  # of a `Waterfall`: what it is called, and in which colour
+    "live_bytes": ("live after the last step", IN_USE),
+    "peak_bytes": ("allocator's peak", IN_USE),
+    "reserved_bytes": ("reserved by the pool", ESTIMATE),
+    "process_bytes": ("process, by the driver", INK),
+    "context_bytes": ("context and libraries", INK),
+    "others_bytes": ("other processes", QUIET),
+    "device_bytes": ("card, or the limit", BUDGET),
+    "host_rss_bytes": ("process, on the host", QUIET),
+}
+
+
+def waterfall_figure(waterfall: Waterfall, *, units: UnitSystem = "binary") -> go.Figure:
+    """From live bytes to what the card holds, a bar each: different quantities, which are never added here.
+
+    waterfall: `Trial.waterfall`. What does not exist on the device, or is told by nobody, is named below the title.
+    """
+    known = [(*_STAGES[name], size) for name in _STAGES if (size := getattr(waterfall, name)) is not None]
+    names, colors, sizes = zip(*known, strict=True) if known else ((), (), ())
+    unknown = ", ".join(_STAGES[f"{name}_bytes"][0] for name in waterfall.unknown)
+    bars = {
+        "type": "bar", "orientation": "h", "x": sizes, "y": names, "marker": {"color": colors},
+        "text": [f" {format_bytes(size, units)}" for size in sizes], "textposition": "outside", "cliponaxis": False,
+        "hoverinfo": "skip",
+    }  # fmt: skip
+    layout = _frame(TRIAL_HEIGHT) | _title(
+        "From live bytes to the card", f"Not told here: {unknown}" if unknown else ""
+    )
+    layout |= {
+        "margin": {"l": 180, "r": 24, "t": 74, "b": 50},
+        "xaxis": _linear_axis(max(sizes, default=0) or 1, 1.2, units),
+        "yaxis": {"autorange": "reversed", "showgrid": False, "ticklabelstandoff": 6},
+    }
+    return go.Figure({"data": [bars], "layout": layout})
 
 
 def _phase_spans(events: Sequence[TrialEvent], zero: float) -> list[tuple[str, float, float]]:

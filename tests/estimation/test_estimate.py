@@ -14,9 +14,9 @@ from keras.src.backend.tensorflow.core import Variable
 
 import memviz
 from memviz.child.machine import default_device
-from memviz.estimation.estimate import INFERENCE_BATCH
 from memviz.estimation.service import shared_service
 from memviz.models.network import Network
+from memviz.models.training import INFERENCE_BATCH
 from memviz.profile import Category
 from memviz.setup import OPTIMIZERS, TrainingSetup
 

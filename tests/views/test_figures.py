@@ -4,7 +4,7 @@ import plotly.graph_objects as go
 import pytest
 from profiles import bird_audio, block
 
-from memviz.measurement.trial import TrialEvent, TrialStep
+from memviz.measurement.result import TrialEvent, TrialStep
 from memviz.profile import Category, MemoryProfile
 from memviz.units import GIB
 from memviz.views import figures

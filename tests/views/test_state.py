@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from profiles import bird_audio
 
 from memviz.estimation.result import Estimate
-from memviz.measurement.trial import Trial, TrialEvent
+from memviz.measurement.result import Trial, TrialEvent
 from memviz.models import presets
 from memviz.models.convnet import ConvBlock, ConvNet
 from memviz.profile import Phase

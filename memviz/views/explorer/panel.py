@@ -22,7 +22,8 @@ import plotly.graph_objects as go
 from memviz.child.machine import available_bytes
 from memviz.estimation.result import Estimate
 from memviz.estimation.service import shared_service
-from memviz.measurement.trial import RunningTrial, Trial, TrialEvent
+from memviz.measurement.result import Trial, TrialEvent
+from memviz.measurement.trial import RunningTrial
 from memviz.models import presets
 from memviz.models.convnet import ConvNet
 from memviz.models.network import Network

@@ -16,7 +16,7 @@ from memviz.views.text import category_text, error_text, percent_text, range_tex
 
 if TYPE_CHECKING:
     from memviz.estimation.result import Estimate
-    from memviz.measurement.trial import Trial, TrialEvent
+    from memviz.measurement.result import Trial, TrialEvent
 
 BUDGET_BYTES = 9513 * MIB  # the 9.29 GiB card of the founding question
 NEEDED_FREE_BYTES = 11 * GIB  # what a trial of bird_audio under that budget asks of the host

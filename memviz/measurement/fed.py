@@ -1,0 +1,127 @@
+"""The user's own data at the trainer's end: taken from the feeder batch by batch, and held against the network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from multiprocessing.connection import Connection
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from memviz.measurement.digits import aligned
+from memviz.measurement.feeder import receive
+from memviz.models.training import CLASS_LABEL_DTYPE, batch_specs, ends, loss_name
+from memviz.setup import LOSSES, TrainingSetup
+from memviz.units import format_bytes
+
+_WAITS_SECONDS = 1.0  # before it is said
+
+
+class FeederGoneError(Exception):
+    """What feeds the data has ended without a word."""
+
+
+class FedBatches:
+    """One batch per step, as the data has it: what differs from what the network takes is refused, or said.
+
+    say: is called with a kind of message and its text: "waiting", "note".
+    """
+
+    def __init__(self, connection: Connection, model: Any, setup: TrainingSetup, say: Callable[..., None]) -> None:
+        self._connection, self._say = connection, say
+        self._features, self._labels = batch_specs(model, setup.batch_size, setup.inputs)
+        taken, outputs = ends(model, setup.inputs)
+        self._names = [tensor.name for tensor in keras.tree.flatten(taken)]
+        self._classes = [output.shape[-1] for output in keras.tree.flatten(outputs)]
+        self._known_loss = loss_name(model).lower().replace("_", "") in {name.replace("_", "") for name in LOSSES}
+        self._batch_size, self._another_size = setup.batch_size, False
+        self.description = "the given data"
+
+    def batch(self, step: int) -> Any:
+        """(features, labels), or with sample weights, of a step, counted from 0; None where the data has ended.
+
+        Raises ValueError where the data does not suit the network, or raised something itself; `FeederGoneError`.
+        """
+        if not self._connection.poll(_WAITS_SECONDS):
+            self._say("waiting")
+        try:
+            batch = receive(self._connection, aligned)
+        except EOFError:
+            raise FeederGoneError from None
+        if batch is None:
+            self._say("note", text=f"The data ended after {step} steps; a generator cannot begin again.")
+            return None
+        features, *others = batch
+        features = self._in_the_models_structure(features)
+        self._check_features(features, step)
+        self._check_labels(others[0], step)
+        return (features, *others)
+
+    def _in_the_models_structure(self, features: Any) -> Any:
+        by_name = isinstance(features, Mapping) and not isinstance(self._features, Mapping)
+        if by_name and set(features) == set(self._names):
+            features = keras.tree.pack_sequence_as(self._features, [features[name] for name in self._names])
+        if (given := _paths(features)) != (wanted := _paths(self._features)):
+            raise ValueError(f"The data's features are {given}, the network takes {wanted}.")
+        return features
+
+    def _check_features(self, features: Any, step: int) -> None:
+        for spec, array in zip(keras.tree.flatten(self._features), keras.tree.flatten(features), strict=True):
+            wanted = tuple(spec.shape)[1:]
+            if not array.ndim or array.shape == wanted:
+                raise ValueError(
+                    f"The data's features are {wanted}, single examples; batch it, as by .batch({self._batch_size})."
+                )
+            if _without_ones(array.shape[1:]) != _without_ones(wanted):
+                raise ValueError(f"The data's features are {array.shape[1:]} per example, the network takes {wanted}.")
+            if step == 0 and len(array) != self._batch_size:
+                raise ValueError(
+                    f"The data's batches hold {len(array)} examples, batch_size is {self._batch_size}; give "
+                    f"batch_size={len(array)}, or batch the data anew."
+                )
+            if len(array) != self._batch_size and not self._another_size:
+                self._another_size = True
+                self._say("note", text=f"Step {step + 1} has {len(array)} examples, and a graph of its own.")
+            if step == 0 and array.dtype == np.float64 and (usual := spec.dtype.as_numpy_dtype) != np.float64:
+                few = array.size * np.dtype(usual).itemsize
+                self._say(
+                    "note",
+                    text=f"The data's features are float64 and stay so on the device: {format_bytes(array.nbytes)} per "
+                    f"batch, as {spec.dtype.name} {format_bytes(few)}.",
+                )
+
+    def _check_labels(self, labels: Any, step: int) -> None:
+        specs, arrays = keras.tree.flatten(self._labels), keras.tree.flatten(labels)
+        if not self._known_loss or len(specs) != len(arrays):
+            return  # a loss of the user's own may take anything
+        for spec, array, classes in zip(specs, arrays, self._classes, strict=True):
+            wanted = tuple(spec.shape)[1:]
+            if _without_ones(array.shape[1:]) != _without_ones(wanted):
+                raise ValueError(f"The data's labels are {array.shape[1:]} per example, the loss takes {wanted}.")
+            if spec.dtype.name != CLASS_LABEL_DTYPE or not array.size:
+                continue
+            wrong = array[(array < 0) | (array >= classes)]
+            if wrong.size:
+                raise ValueError(
+                    f"The label {wrong.flat[0]} of step {step + 1} is none of the network's {classes} classes, which "
+                    f"are 0 to {classes - 1}."
+                )
+
+
+def specs_of(batch: Any) -> Any:
+    """TensorSpecs of a batch of arrays, in its structure."""
+    return keras.tree.map_structure(lambda array: tf.TensorSpec(array.shape, array.dtype), batch)
+
+
+def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Keras adds or takes away a last size of 1 where that helps."""
+    while shape and shape[-1] == 1:
+        shape = shape[:-1]
+    return shape
+
+
+def _paths(features: Any) -> str:
+    names = ["/".join(map(str, path)) for path, _ in keras.tree.flatten_with_path(features)]
+    return ", ".join(map(repr, names)) if names != [""] else "one tensor"

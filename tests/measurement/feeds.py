@@ -1,0 +1,152 @@
+"""Data to train on, or to fail at, as functions that travel to a process of their own. The network takes 8 values."""
+
+import os
+import signal
+import sys
+import time
+
+import numpy as np
+
+BATCH = 4
+CLASSES = 3
+
+
+def network():
+    import keras
+
+    return keras.Sequential([keras.Input((8,)), keras.layers.Dense(CLASSES, activation="softmax")])
+
+
+def arrays(count=40, dtype="float32"):
+    labels = np.arange(count) % CLASSES
+    return np.eye(8, dtype=dtype)[labels], labels
+
+
+def dataset():
+    import tensorflow as tf
+
+    return tf.data.Dataset.from_tensor_slices(arrays()).cache().shuffle(40, seed=0).batch(BATCH).prefetch(2)
+
+
+def unbatched():
+    import tensorflow as tf
+
+    return tf.data.Dataset.from_tensor_slices(arrays())
+
+
+def ragged():
+    import tensorflow as tf
+
+    return tf.data.Dataset.from_tensors((tf.ragged.constant([[1.0], [1.0, 2.0]]), [0, 1]))
+
+
+def strings():
+    yield np.array([["a"] * 8] * BATCH), np.zeros(BATCH)
+
+
+def generator():
+    while True:
+        yield arrays(BATCH)
+
+
+def three_batches():
+    for _ in range(3):
+        yield arrays(BATCH)
+
+
+def with_weights():
+    return (*arrays(), np.ones(40, "float32"))
+
+
+def py_dataset():
+    import keras
+
+    class Data(keras.utils.PyDataset):
+        def __len__(self):
+            return 2
+
+        def __getitem__(self, number):
+            return arrays(BATCH)
+
+    return Data()
+
+
+def sized(batch_size):
+    assert batch_size == BATCH
+    return generator()
+
+
+def ending_with_a_smaller_batch():
+    return arrays(3 * BATCH + 1)
+
+
+def empty():
+    return arrays(0)
+
+
+def nothing():
+    return None
+
+
+def uneven():
+    return np.zeros((8, 8)), np.zeros(7)
+
+
+def only_features():
+    yield np.zeros((BATCH, 8), "float32")
+
+
+def too_wide():
+    return np.zeros((40, 9), "float32"), np.zeros(40, "int64")
+
+
+def another_batch_size():
+    yield np.zeros((5, 8), "float32"), np.zeros(5, "int64")
+
+
+def unknown_names():
+    yield {"left": np.zeros((BATCH, 8)), "right": np.zeros((BATCH, 8))}, np.zeros(BATCH)
+
+
+def labels_of_another_shape():
+    return np.zeros((40, 8), "float32"), np.zeros((40, 2), "int64")
+
+
+def label_outside():
+    features, labels = arrays()
+    labels[2 * BATCH] = CLASSES  # in the third step
+    return features, labels
+
+
+def raising():
+    yield from [arrays(BATCH)] * 2
+    raise KeyError("no such clip")
+
+
+def raising_at_once():
+    raise FileNotFoundError("clips.zip")
+
+
+def blocking():
+    yield from [arrays(BATCH)] * 2
+    time.sleep(600)
+
+
+def killed():
+    yield from [arrays(BATCH)] * 2
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def exiting():
+    yield from [arrays(BATCH)] * 2
+    sys.stderr.write("the last words\n")
+    sys.stderr.flush()
+    os._exit(3)
+
+
+def leaving_files():
+    import tempfile
+    from pathlib import Path
+
+    Path(tempfile.mkdtemp(), "left.bin").write_bytes(bytes(1000))
+    return generator()
