@@ -1,12 +1,13 @@
 # make lab      JupyterLab, opened on the explorer
 # make test     the tests: at most 6 GiB of memory, no GPU; browser tests are skipped without Chromium
+# make soak     the tests that take long: hundreds of trials
 # make bench    accuracy and speed, with what needs more memory
 # make lint     ruff and mypy
 # Each makes .venv and installs by itself when that is needed. PYTHON=... names another Python, ARGS=... adds options.
 
 PYTHON_IN_VENV = .venv/bin/python
 
-.PHONY: lab test bench lint
+.PHONY: lab test soak bench lint
 
 # Jupyter refuses to serve root, the only user of many containers, unless told that this is meant.
 lab: .venv/installed
@@ -15,6 +16,9 @@ lab: .venv/installed
 
 test: .venv/installed-dev
 	$(PYTHON_IN_VENV) -m pytest $(ARGS)
+
+soak: .venv/installed-dev
+	$(PYTHON_IN_VENV) -m pytest -m soak $(ARGS)
 
 # Every benchmark runs, also after one that failed.
 bench: .venv/installed-dev

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from statistics import median, median_high, median_low
 from typing import Any
@@ -58,7 +59,9 @@ class MemoryMonitor(keras.callbacks.Callback):
         self.epochs: list[int] = []
         self.leak = ""
         self._process = psutil.Process()
+        self._rss, self._rss_at = 0, -math.inf
         self._began = self._step_began = 0.0
+        self._in_use: list[int] = []
         self._ends: list[float] = []  # of the steps, in seconds since the first one began
 
     def on_train_begin(self, logs: Any = None) -> None:
@@ -87,15 +90,22 @@ class MemoryMonitor(keras.callbacks.Callback):
         loss = (logs or {}).get("loss")
         step = TrialStep(
             len(self.steps) + 1, info["current"], info["peak"], None if loss is None else float(loss),
-            now - self._step_began, self._process.memory_info().rss,
+            now - self._step_began, self._host_rss(now),
         )  # fmt: skip
         self.steps.append(step)
+        self._in_use.append(step.bytes_in_use)
         self._ends.append(now - self._began)
         self.epochs[-1] = max(self.epochs[-1], step.peak_bytes)
         if not self.leak:
-            self.leak = growth([step.bytes_in_use for step in self.steps])
+            self.leak = growth(self._in_use)
             if self.leak:
                 print(f"\nmemviz: {self.leak}")
+
+    def _host_rss(self, now: float) -> int:
+        """At most a tenth of a second old: to ask the system costs as much as all the rest here."""
+        if now - self._rss_at > 0.1:
+            self._rss, self._rss_at = self._process.memory_info().rss, now
+        return self._rss
 
     @property
     def events(self) -> list[TrialEvent]:

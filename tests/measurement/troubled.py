@@ -5,6 +5,7 @@ import resource
 import signal
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import psutil
@@ -85,6 +86,29 @@ def aborting():
 
 def exiting():
     os._exit(7)
+
+
+def _fork():
+    """A process that outlives its parent's work, and notes its number."""
+    if (pid := os.fork()) == 0:
+        time.sleep(600)
+        os._exit(0)
+    Path(os.environ["MEMVIZ_TEST_FORKED"]).write_text(str(pid))
+
+
+def forking():
+    _fork()
+    return presets.digits.build()
+
+
+def forking_and_killed():
+    _fork()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def on_a_full_disk():
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, resource.RLIM_INFINITY))
+    return presets.digits.build()
 
 
 def raising():
