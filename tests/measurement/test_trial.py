@@ -19,7 +19,7 @@ from processes import PATIENCE, gone, open_fds
 from memviz import measure, presets
 from memviz.failure import PHASE_WORDS
 from memviz.measurement.trial import HOST_RESERVE_BYTES, HostMemoryError, RunningTrial, host_limit
-from memviz.models.convnet import ConvNet
+from memviz.models.convnet import ConvBlock, ConvNet
 from memviz.models.network import Network
 from memviz.setup import TrainingSetup
 from memviz.units import GIB, MIB
@@ -225,6 +225,26 @@ def test_what_the_kernel_counts_tells_who_killed(monkeypatch, kills, free, statu
     running = RunningTrial(troubled.killed_by_the_system, setup(batch_size=1))
     monkeypatch.setattr("memviz.measurement.trial.available_bytes", lambda: free)
     assert running.wait().status == status
+
+
+# Wide activations on small weights: a single example trains where Keras' 32 do not evaluate.
+WIDE = ConvNet(input_shape=(96, 96, 3), blocks=(ConvBlock(filters=32),), head="global_average", dense=(8,))
+
+
+def test_evaluation_and_prediction_are_phases_with_32_examples():
+    trial = RunningTrial(WIDE, setup(batch_size=1), inference=True).wait()
+    assert list(trial.phases) == ["build", "first_step", "steady_step", "evaluate", "predict"]
+    batch, activations = 32 * 96 * 96 * 3 * 4, 32 * 94 * 94 * 32 * 4
+    for phase in ("evaluate", "predict"):
+        assert batch + activations < trial.phases[phase].peak_bytes < 200 * MIB
+    assert trial.peak_bytes < activations / 2
+
+
+def test_a_network_that_trains_may_not_evaluate():
+    trial = RunningTrial(WIDE, setup(batch_size=1, budget="24 MiB"), inference=True).wait()
+    assert (trial.status, trial.failure.phase) == ("out_of_memory", "evaluate")
+    assert "Out of memory in evaluation" in trial.error
+    assert list(trial.phases) == ["build", "first_step", "steady_step"]
 
 
 def test_a_loss_that_is_no_number_is_said_and_training_goes_on(ended):
