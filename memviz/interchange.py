@@ -1,4 +1,4 @@
-"""Records as plain data for JSON and back: profiles and estimates.
+"""Records as plain data for JSON and back: profiles and estimates. msgspec checks every type on the way back.
 
 Allocations go as columns, so that 10,000 of them are quick to write and to read.
 """
@@ -11,14 +11,23 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, TypedDict, get_type_hints
+
+import msgspec
 
 from memviz.estimation.result import Estimate
 from memviz.failure import Failure
-from memviz.profile import Allocation, Category, MemoryProfile, Phase, Source, checked_profile
+from memviz.profile import Allocation, MemoryProfile, Phase, checked_profile
 
 VERSION = 1
 PROFILE, ESTIMATE = "memviz-profile", "memviz-estimate"
+_LARGEST = 2**62  # bytes or positions; beyond it, sums leave 64 bits
+_columns = {name: list[kind] for name, kind in get_type_hints(Allocation).items()}  # type: ignore[valid-type]
+_Allocations = TypedDict("_Allocations", _columns)  # type: ignore[misc]
+_Profile = TypedDict("_Profile", get_type_hints(MemoryProfile) | {"allocations": _Allocations})  # type: ignore[misc]
+_Phases = list[tuple[str, int, _Profile | None]]
+_wire = {"phases": _Phases, "failure": Failure | None, "at_failure": _Profile | None}
+_Estimate = TypedDict("_Estimate", get_type_hints(Estimate) | _wire)  # type: ignore[misc]
 
 
 def profile_to_dict(profile: MemoryProfile) -> dict[str, Any]:
@@ -30,34 +39,15 @@ def profile_to_dict(profile: MemoryProfile) -> dict[str, Any]:
 def profile_from_dict(data: Mapping[str, Any]) -> MemoryProfile:
     """The profile that `profile_to_dict` described; ValueError for anything else."""
     with _refused_unless(PROFILE, data):
-        columns = {f.name: data["allocations"][f.name] for f in fields(Allocation)}
-        _check(data, columns)
-        columns["category"] = map(Category, columns["category"])
-        columns["shape"] = [None if shape is None else tuple(shape) for shape in columns["shape"]]
-        record = {f.name: data[f.name] for f in fields(MemoryProfile)}
-        record["allocations"] = tuple(Allocation(*row) for row in zip(*columns.values(), strict=True))
-        return MemoryProfile(**record | {name: tuple(record[name]) for name in ("layers", "not_counted")})
+        return _profile(msgspec.convert(data, _Profile))
 
 
-_LARGEST = 2**62  # bytes or positions; beyond it, sums leave 64 bits
-
-
-def _check(data: Mapping[str, Any], columns: Mapping[str, list[Any]]) -> None:
-    """Raises ValueError for values of another type than `save` writes; the records themselves check their ranges."""
-    texts = [*data["layers"], *data["not_counted"]]
-    texts += [text for name in ("layer", "op", "dtype") for text in columns[name]]
-    counts = [n for name in ("nbytes", "requested_nbytes", "start") for n in columns[name]]
-    counts += [n for name in ("end", "address") for n in columns[name] if n is not None]
-    counts += [n for shape in columns["shape"] if shape is not None for n in shape]
-    lists = [data["layers"], data["not_counted"], *(shape for shape in columns["shape"] if shape is not None)]
-    if not all(type(each) is list for each in lists):
-        raise ValueError("a list is something else")
-    if not all(type(text) is str for text in texts):
-        raise ValueError("a text is something else")
-    if not all(type(n) is int and 0 <= n < _LARGEST for n in counts):
-        raise ValueError("a number of bytes, a size or a position is something else, negative or too large")
-    if not isinstance(data["setup"], dict) or data["source"] not in get_args(Source):
-        raise ValueError("the setup is no mapping, or the source is not known")
+def _profile(record: dict[str, Any]) -> MemoryProfile:
+    columns = [record["allocations"][f.name] for f in fields(Allocation)]
+    allocations = tuple(Allocation(*row) for row in zip(*columns, strict=True))
+    if any(max(a.nbytes, a.end or 0, a.address or 0) >= _LARGEST for a in allocations):
+        raise ValueError("a number of bytes or a position is too large")
+    return MemoryProfile(**record | {"allocations": allocations})
 
 
 def save(profile: MemoryProfile, path: str | Path) -> None:
@@ -109,15 +99,10 @@ def estimate_to_dict(estimate: Estimate) -> dict[str, Any]:
 def estimate_from_dict(data: Mapping[str, Any]) -> Estimate:
     """The estimate that `estimate_to_dict` described; ValueError for anything else."""
     with _refused_unless(ESTIMATE, data):
-        record = {f.name: data[f.name] for f in fields(Estimate)}
-        phases = [Phase(name, peak, profile and profile_from_dict(profile)) for name, peak, profile in data["phases"]]
-        record["phases"] = {phase.name: phase for phase in phases}
-        record["peak_ranges"] = {name: tuple(ends) for name, ends in data["peak_ranges"].items()}
-        if record["failure"]:
-            shape = data["failure"]["shape"]
-            record["failure"] = Failure(**data["failure"] | {"shape": None if shape is None else tuple(shape)})
-            record["at_failure"] = profile_from_dict(data["at_failure"])
-        return Estimate(**record)
+        record: dict[str, Any] = msgspec.convert(data, _Estimate)
+        phases = {name: Phase(name, peak, profile and _profile(profile)) for name, peak, profile in record["phases"]}
+        alive = record["at_failure"] and _profile(record["at_failure"])
+        return Estimate(**record | {"phases": phases, "at_failure": alive})
 
 
 def _written(kind: str, record: MemoryProfile | Estimate) -> dict[str, Any]:
@@ -130,7 +115,7 @@ def _refused_unless(kind: str, data: Mapping[str, Any]) -> Iterator[None]:
         if (found := (data["format"], data["version"])) != (kind, VERSION):
             raise ValueError(f"it says {found}")
         yield
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         why = f"{type(error).__name__}: {error}"
         raise ValueError(
             f"This {kind} is damaged or not of version {VERSION} ({why}); write it with this memviz."

@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import difflib
+import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from numbers import Integral
+from pathlib import Path
 from typing import Any, Literal
 
 from memviz.units import MIB, TIB, format_bytes, parse_bytes
 
 # Keras' own names, written down so that a mistake is found without importing TensorFlow; a test holds them equal.
-OPTIMIZERS = (
-    "sgd", "adam", "adamw", "rmsprop", "adagrad", "adadelta", "adamax", "nadam", "ftrl", "lion", "lamb",
-    "adafactor", "muon", "schedulefreeadamw",
-)  # fmt: skip
-LOSSES = (
-    "binary_crossentropy", "categorical_crossentropy", "sparse_categorical_crossentropy", "binary_focal_crossentropy",
-    "categorical_focal_crossentropy", "mean_squared_error", "mean_absolute_error", "mean_absolute_percentage_error",
-    "mean_squared_logarithmic_error", "huber", "log_cosh", "hinge", "squared_hinge", "categorical_hinge",
-    "kl_divergence", "poisson", "cosine_similarity", "dice", "tversky", "circle", "ctc",
-    "mse", "mae", "mape", "msle", "bce", "kld",
-)  # fmt: skip
+_NAMES = json.loads(Path(__file__).with_name("keras_names.json").read_text())
+OPTIMIZERS, LOSSES = tuple(_NAMES["optimizers"]), tuple(_NAMES["losses"])
 DTYPE_POLICIES = ("float32", "float64", "float16", "bfloat16", "mixed_float16", "mixed_bfloat16")
+
+INFERENCE = {"evaluate": "test", "predict": "predict"}  # phase -> Keras' name of its step
+INFERENCE_BATCH = 32  # Keras' default, whatever the batch of training
 
 REFERENCE = "reference"
 BACKEND = {"KERAS_BACKEND": "tensorflow"}  # whatever the user's environment says

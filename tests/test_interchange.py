@@ -99,7 +99,7 @@ def test_anything_else_is_refused_in_one_sentence(data):
 
 
 def test_a_damaged_estimate_is_refused():
-    with pytest.raises(ValueError, match=r"memviz-estimate is damaged .*'phases'"):
+    with pytest.raises(ValueError, match=r"memviz-estimate is damaged .*`phases`"):
         interchange.estimate_from_dict({"format": "memviz-estimate", "version": 1, "required_bytes": 1})
 
 

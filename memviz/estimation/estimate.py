@@ -20,17 +20,9 @@ from memviz.estimation.result import Estimate
 from memviz.failure import Failure
 from memviz.models.abstract import abstract_weights, initializer_of
 from memviz.models.network import Network, in_a_line
-from memviz.models.training import (
-    INFERENCE,
-    INFERENCE_BATCH,
-    batch_specs,
-    build_slots,
-    compiled_model,
-    step_function,
-    trained_with,
-)
+from memviz.models.training import batch_specs, build_slots, compiled_model, step_function, trained_with
 from memviz.profile import NOT_COUNTED, TRAINING_PHASES, Allocation, Category, MemoryProfile, Phase
-from memviz.setup import FIRST_REGION_BYTES, REFERENCE, TrainingSetup
+from memviz.setup import FIRST_REGION_BYTES, INFERENCE, INFERENCE_BATCH, REFERENCE, TrainingSetup
 from memviz.units import MIB, tensor_bytes
 
 T = TypeVar("T")

@@ -11,7 +11,6 @@ import numpy as np
 import tensorflow as tf
 
 from memviz.measurement.digits import aligned
-from memviz.measurement.feeder import receive
 from memviz.models.training import CLASS_LABEL_DTYPE, batch_specs, ends, loss_name
 from memviz.setup import LOSSES, TrainingSetup
 from memviz.units import format_bytes
@@ -47,13 +46,15 @@ class FedBatches:
         if not self._connection.poll(_WAITS_SECONDS):
             self._say("waiting")
         try:
-            batch = receive(self._connection, aligned)
-        except EOFError:
+            kind, told = self._connection.recv()
+        except (EOFError, OSError):  # at the end of a batch, or in the middle of one
             raise FeederGoneError from None
-        if batch is None:
+        if kind == "failed":
+            raise ValueError(f"The data {told}")
+        if kind == "ended":
             self._say("note", text=f"The data ended after {step} steps; a generator cannot begin again.")
             return None
-        features, *others = batch
+        features, *others = keras.tree.map_structure(_aligned_copy, told)
         features = self._in_the_models_structure(features)
         self._check_features(features, step)
         self._check_labels(others[0], step)
@@ -108,6 +109,12 @@ class FedBatches:
                     f"The label {wrong.flat[0]} of step {step + 1} is none of the network's {classes} classes, which "
                     f"are 0 to {classes - 1}."
                 )
+
+
+def _aligned_copy(array: np.ndarray) -> np.ndarray:
+    copy = aligned(array.shape, array.dtype)
+    copy[...] = array
+    return copy
 
 
 def specs_of(batch: Any) -> Any:

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import base64
 import inspect
-import json
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from multiprocessing.connection import Connection, Pipe
 from typing import Any
 
 import numpy as np
+import optree
 
 from memviz.child.process import Channel, ChildEndedError, ChildProcess, inherited
 from memviz.models.network import in_a_line
@@ -73,13 +73,14 @@ def serve(connection: Connection, data: Any, batch_size: int) -> None:
     with connection:
         try:
             for batch in _batches(data, batch_size):
-                _send(connection, batch)
-            _tell(connection, "ended")
+                connection.send(("batch", _as_arrays(batch)))
+            connection.send(("ended", ""))
         except BrokenPipeError:
             pass  # the trainer has all it wanted, or is gone
         except Exception as error:
-            ours = isinstance(error, _UnsuitableError)
-            _tell(connection, "failed", text=str(error) if ours else f"raised {_line(error)}.")
+            connection.send(
+                ("failed", str(error) if isinstance(error, _UnsuitableError) else f"raised {_line(error)}.")
+            )
 
 
 def packed(data: Callable[..., Any]) -> str:
@@ -89,30 +90,10 @@ def packed(data: Callable[..., Any]) -> str:
     try:
         return base64.b64encode(cloudpickle.dumps(data)).decode("ascii")
     except Exception as error:
-        name = getattr(data, "__name__", "data")
         raise ValueError(
-            f"The function {name} cannot be taken to another process ({_line(error)}); let "
-            "it make what it needs itself, or give what it returns."
+            f"The function {getattr(data, '__name__', 'data')} cannot be taken to another process ({_line(error)}); "
+            "let it make what it needs itself, or give what it returns."
         ) from error
-
-
-def receive(connection: Connection, empty: Callable[[tuple[int, ...], str], np.ndarray]) -> Any:
-    """The next batch in the data's own structure; None after the last one.
-
-    empty: makes an array of a shape and dtype to read into. Raises ValueError with what the data raised, EOFError
-    where the other end is gone.
-    """
-    header = json.loads(connection.recv_bytes())
-    if header["kind"] == "failed":
-        raise ValueError(f"The data {header['text']}")
-    if header["kind"] == "ended":
-        return None
-    arrays = []
-    for shape, dtype in header["arrays"]:
-        arrays.append(array := empty(tuple(shape), dtype))
-        if array.size:
-            connection.recv_bytes_into(_bytes_of(array))
-    return _filled(header["structure"], arrays)
 
 
 class _UnsuitableError(ValueError):
@@ -164,9 +145,8 @@ def _is_a(data: Any, library: str, name: str) -> bool:
 
 
 def _is_tuple_of_arrays(data: Any) -> bool:
-    if not isinstance(data, tuple) or not 2 <= len(data) <= 3:
-        return False
-    return bool(leaves := _leaves(data)) and all(hasattr(leaf, "shape") for leaf in leaves)
+    leaves: Any = isinstance(data, tuple) and 2 <= len(data) <= 3 and optree.tree_leaves(data)  # type: ignore[arg-type]
+    return bool(leaves) and all(hasattr(leaf, "shape") for leaf in leaves)
 
 
 def _of_py_dataset(data: Any) -> Iterator[Any]:
@@ -178,62 +158,27 @@ def _of_py_dataset(data: Any) -> Iterator[Any]:
     data.on_epoch_end()
 
 
-def _slices(arrays: tuple[Any, ...], batch_size: int) -> Iterator[Any]:
+def _slices(arrays: Any, batch_size: int) -> Iterator[Any]:
     """(features, labels) of one batch after the other, in order; the last one may be smaller."""
-    flat = [np.asarray(leaf) for leaf in _leaves(arrays)]
-    counts = {len(array) if array.ndim else 0 for array in flat}
+    arrays = optree.tree_map(np.asarray, arrays)
+    counts = {len(array) if array.ndim else 0 for array in optree.tree_leaves(arrays)}
     if len(counts) > 1:
         raise _UnsuitableError(f"has arrays of {', '.join(map(str, sorted(counts)))} examples; each needs as many.")
-    structure = _structure(arrays, [])
     for start in range(0, min(counts), batch_size):
-        yield _filled(structure, [array[start : start + batch_size] for array in flat])
+        yield optree.tree_map(lambda array: array[start : start + batch_size], arrays)  # noqa: B023
 
 
-def _leaves(nested: Any) -> list[Any]:
-    leaves: list[Any] = []
-    _structure(nested, leaves)
-    return leaves
-
-
-def _structure(nested: Any, leaves: list[Any]) -> Any:
-    """The structure as plain data, each leaf its number; the leaves are appended to a list."""
-    if nested is None:
-        return None
-    if isinstance(nested, Mapping):
-        return {"dict": {str(name): _structure(value, leaves) for name, value in nested.items()}}
-    if isinstance(nested, list | tuple):
-        kind = "list" if isinstance(nested, list) else "tuple"
-        return {kind: [_structure(value, leaves) for value in nested]}
-    leaves.append(nested)
-    return len(leaves) - 1
-
-
-def _filled(structure: Any, leaves: list[Any]) -> Any:
-    if not isinstance(structure, dict):
-        return None if structure is None else leaves[structure]
-    ((kind, parts),) = structure.items()
-    if kind == "dict":
-        return {name: _filled(part, leaves) for name, part in parts.items()}
-    return (list if kind == "list" else tuple)(_filled(part, leaves) for part in parts)
-
-
-def _send(connection: Connection, batch: Any) -> None:
-    leaves: list[Any] = []
-    structure = _structure(batch, leaves)
+def _as_arrays(batch: Any) -> Any:
     if not isinstance(batch, list | tuple) or not 2 <= len(batch) <= 3:
         raise _UnsuitableError(
             f"gave a batch that is {_named(batch)}; each one is (features, labels), or with sample weights."
         )
-    arrays = [_array(leaf) for leaf in leaves]
-    described = [(array.shape, array.dtype.name) for array in arrays]
-    _tell(connection, "batch", structure=structure, arrays=described)
-    for array in arrays:
-        if array.size:
-            connection.send_bytes(_bytes_of(array))
+    whole: Any = tuple(batch)
+    return optree.tree_map(_array, whole)
 
 
 def _array(leaf: Any) -> np.ndarray:
-    array = np.ascontiguousarray(leaf) if np.ndim(leaf) else np.asarray(leaf)
+    array = np.asarray(leaf)
     try:
         dtype_bytes(array.dtype.name)
     except ValueError as error:
@@ -241,14 +186,6 @@ def _array(leaf: Any) -> np.ndarray:
             f"holds values that no dense tensor of numbers holds ({_named(leaf)}); encode or pad them in the pipeline."
         ) from error
     return array
-
-
-def _bytes_of(array: np.ndarray) -> memoryview:
-    return memoryview(array.reshape(-1).view(np.uint8))  # type: ignore[arg-type]
-
-
-def _tell(connection: Connection, kind: str, **told: Any) -> None:
-    connection.send_bytes(json.dumps({"kind": kind, **told}).encode())
 
 
 def _line(error: Exception) -> str:
@@ -276,7 +213,7 @@ def main() -> None:
     try:
         data = cloudpickle.loads(base64.b64decode(request["data"]))
     except Exception as error:
-        _tell(connection, "failed", text=f"cannot be read in a process of its own: {_line(error)}.")
+        connection.send(("failed", f"cannot be read in a process of its own: {_line(error)}."))
         return
     serve(connection, data, request["batch_size"])
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 import atexit
 import shutil
 import tempfile
-import wave
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from scipy.io import wavfile
+from scipy.signal import chirp
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -53,22 +54,17 @@ def write_recordings(folder: Path, count: int) -> tuple[list[str], list[int]]:
     for number, label in enumerate(labels):
         sound = 0.05 * random.standard_normal(int(random.integers(2 * RATE, 3 * RATE)))
         for _ in range(4 * label):
-            chirp = _chirp(random)
-            start = random.integers(0, len(sound) - len(chirp))
-            sound[start : start + len(chirp)] += chirp
+            call = _call(random)
+            start = random.integers(0, len(sound) - len(call))
+            sound[start : start + len(call)] += call
         path = folder / f"{number:03}.wav"
-        with wave.open(str(path), "wb") as file:
-            file.setnchannels(1)
-            file.setsampwidth(2)
-            file.setframerate(RATE)
-            file.writeframes((np.clip(sound, -1, 1) * 32767).astype("<i2").tobytes())
+        wavfile.write(path, RATE, (np.clip(sound, -1, 1) * 32767).astype(np.int16))
         paths.append(str(path))
     return paths, labels
 
 
-def _chirp(random: np.random.Generator) -> np.ndarray:
+def _call(random: np.random.Generator) -> np.ndarray:
     """A tone of 0.1 to 0.3 seconds that glides between 2 and 7 kHz."""
     time = np.arange(int(RATE * random.uniform(0.1, 0.3))) / RATE
     low, high = random.uniform(2000, 7000, size=2)
-    glide = low * time + (high - low) * time**2 / (2 * time[-1])
-    return 0.5 * np.hanning(len(time)) * np.sin(2 * np.pi * glide)
+    return 0.5 * np.hanning(len(time)) * chirp(time, low, time[-1], high)

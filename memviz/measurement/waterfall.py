@@ -5,7 +5,7 @@ Sources: TensorFlow's allocator for the first two, its pool's size for the third
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import astuple, dataclass, fields
 
 from memviz.child.machine import nvml
 
@@ -36,17 +36,10 @@ class Waterfall:
         limit_bytes: int | None, driver: DriverMemory | None,
     ) -> Waterfall:  # fmt: skip
         """The parts that exist. driver: None on the reference device, whose limit stands for the card."""
-        own = None if driver is None else driver.process_bytes
-        return cls(
-            live_bytes,
-            peak_bytes,
-            reserved_bytes,
-            process_bytes=own,
-            context_bytes=None if own is None or reserved_bytes is None else max(0, own - reserved_bytes),
-            others_bytes=None if own is None or driver is None else max(0, driver.used_bytes - own),
-            device_bytes=limit_bytes if driver is None else driver.total_bytes,
-            host_rss_bytes=host_rss_bytes,
-        )
+        own, used, total = (None, None, limit_bytes) if driver is None else astuple(driver)
+        beyond = None if own is None or reserved_bytes is None else max(0, own - reserved_bytes)
+        others = None if own is None or used is None else max(0, used - own)
+        return cls(live_bytes, peak_bytes, reserved_bytes, own, beyond, others, total, host_rss_bytes)
 
     @property
     def unknown(self) -> tuple[str, ...]:
@@ -58,9 +51,9 @@ class Waterfall:
 class DriverMemory:
     """A card as the driver sees it, in bytes. process_bytes: of one process; None where the driver does not tell."""
 
-    total_bytes: int
-    used_bytes: int
     process_bytes: int | None
+    used_bytes: int
+    total_bytes: int
 
 
 def driver_memory(number: int, pid: int) -> DriverMemory | None:
@@ -73,4 +66,4 @@ def driver_memory(number: int, pid: int) -> DriverMemory | None:
         running = library.nvmlDeviceGetComputeRunningProcesses(handle)
         # In a container the driver may name processes by other numbers, or give no sizes.
         own = next((process.usedGpuMemory for process in running if process.pid == pid), None)
-        return DriverMemory(memory.total, memory.used, own)
+        return DriverMemory(own, memory.used, memory.total)

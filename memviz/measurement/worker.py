@@ -26,16 +26,8 @@ from memviz.measurement.recorder import BATCH, Recorder
 from memviz.measurement.trace import mark
 from memviz.measurement.trial import RECORDED_STEP
 from memviz.models.network import Network, unpacked
-from memviz.models.training import (
-    INFERENCE,
-    INFERENCE_BATCH,
-    batch_specs,
-    build_slots,
-    compiled_model,
-    ends,
-    step_function,
-)
-from memviz.setup import TrainingSetup
+from memviz.models.training import batch_specs, build_slots, compiled_model, ends, step_function
+from memviz.setup import INFERENCE, INFERENCE_BATCH, TrainingSetup
 
 SAMPLE_SECONDS = 0.25
 

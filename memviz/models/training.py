@@ -13,8 +13,6 @@ from memviz.models.abstract import building_abstractly
 from memviz.models.network import Network, in_a_line, raise_out_of_memory, serialized
 from memviz.setup import TrainingSetup
 
-INFERENCE = {"evaluate": "test", "predict": "predict"}  # phase -> Keras' name of its step
-INFERENCE_BATCH = 32  # Keras' default, whatever the batch of training
 CLASS_LABEL_DTYPE = "int64"  # what numpy gives for labels, and what Keras leaves as it is
 
 

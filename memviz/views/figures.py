@@ -7,10 +7,12 @@ The only file that builds plotly figures. Every function returns the same set of
 from __future__ import annotations
 
 import itertools
+import json
 import math
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import plotly.graph_objects as go
@@ -27,35 +29,11 @@ if TYPE_CHECKING:
     from memviz.measurement.waterfall import Waterfall
 
 # Okabe and Ito's palette, told apart by colour-blind readers too, and a pattern each for print and projectors.
-STYLES: dict[Category, tuple[str, str, str]] = {  # colour, bar pattern, marker symbol
-    Category.PARAMETER: ("#0072B2", "", "circle"),
-    Category.BUFFER: ("#56B4E9", ".", "circle-open"),
-    Category.GRADIENT: ("#D55E00", "/", "triangle-up"),
-    Category.OPTIMIZER_STATE: ("#009E73", "\\", "square"),
-    Category.INPUT: ("#222222", "+", "star"),
-    Category.ACTIVATION: ("#E69F00", "-", "diamond"),
-    Category.ACTIVATION_GRADIENT: ("#F0E442", "|", "triangle-down"),
-    Category.TEMPORARY: ("#CC79A7", "x", "x"),
-    Category.ALLOCATOR_SLACK: ("#999999", "", "cross"),
-}
-INK, QUIET, GRID, BUDGET, ESTIMATE, IN_USE = "#1f2328", "#57606a", "#e6e8eb", "#B22222", "#D55E00", "#0072B2"
+_LOOK = json.loads(Path(__file__).with_name("look.json").read_text())
+STYLES = {Category(name): tuple(style) for name, style in _LOOK["categories"].items()}  # colour, pattern, marker
+LOOK = _LOOK["template"]  # plotly's template of every figure
+INK, QUIET, BUDGET, ESTIMATE, IN_USE = "#1f2328", "#57606a", "#B22222", "#D55E00", "#0072B2"
 WIDTH, ROW_HEIGHT, TRIAL_HEIGHT = 700, 29, 340
-_AXIS = {"gridcolor": GRID, "zeroline": False, "fixedrange": True}
-LOOK = {  # the plotly template of every figure
-    "layout": {
-        "font": {"family": "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif", "size": 13, "color": INK},
-        "dragmode": False,
-        "hoverlabel": {"bgcolor": "white", "font": {"color": INK}, "align": "left"},
-        "modebar": {"remove": ["zoom", "pan", "select", "lasso", "zoomIn", "zoomOut", "autoScale", "resetScale"]},
-        "title": {"x": 0, "xref": "container", "y": 1, "yref": "container", "yanchor": "top", "font": {"size": 15},
-                  "pad": {"l": 12, "t": 18}},
-        "legend": {"orientation": "h", "x": 0, "y": 0, "yref": "container", "yanchor": "bottom", "font": {"size": 12},
-                   "traceorder": "normal", "itemclick": False, "itemdoubleclick": False},
-        "xaxis": _AXIS,
-        "yaxis": _AXIS,
-        "annotationdefaults": {"showarrow": False, "font": {"size": 12, "color": QUIET}},
-    }
-}  # fmt: skip
 
 
 def layer_figure(profile: MemoryProfile, *, log: bool = False, units: UnitSystem = "binary") -> go.Figure:

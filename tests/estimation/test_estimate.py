@@ -16,9 +16,8 @@ import memviz
 from memviz.child.machine import default_device
 from memviz.estimation.service import shared_service
 from memviz.models.network import Network
-from memviz.models.training import INFERENCE_BATCH
 from memviz.profile import Category
-from memviz.setup import OPTIMIZERS, TrainingSetup
+from memviz.setup import INFERENCE_BATCH, OPTIMIZERS, TrainingSetup
 
 BIRD_AUDIO_WEIGHTS = 770_482_865 * 4
 

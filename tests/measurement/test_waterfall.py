@@ -32,8 +32,8 @@ def card(monkeypatch):
 
 
 def test_the_driver_tells_the_card_and_the_process(card):
-    assert driver_memory(0, 41) == DriverMemory(15_360 * MIB, 10_534 * MIB, 9_982 * MIB)
-    assert driver_memory(0, 42) == driver_memory(0, 7) == DriverMemory(15_360 * MIB, 10_534 * MIB, None)
+    assert driver_memory(0, 41) == DriverMemory(9_982 * MIB, 10_534 * MIB, 15_360 * MIB)
+    assert driver_memory(0, 42) == driver_memory(0, 7) == DriverMemory(None, 10_534 * MIB, 15_360 * MIB)
     assert driver_memory(1, 41) is None
 
 
@@ -43,7 +43,7 @@ def test_without_a_driver_nothing_is_told():
 
 def stages(**changed):
     known = {"live_bytes": 9 * GIB, "peak_bytes": 9 * GIB + MIB, "reserved_bytes": 9_513 * MIB, "host_rss_bytes": GIB}
-    known |= {"limit_bytes": 9_513 * MIB, "driver": DriverMemory(15_360 * MIB, 10_534 * MIB, 9_982 * MIB)}
+    known |= {"limit_bytes": 9_513 * MIB, "driver": DriverMemory(9_982 * MIB, 10_534 * MIB, 15_360 * MIB)}
     return Waterfall.of(**known | changed)
 
 
@@ -60,7 +60,7 @@ def test_with_memory_growth_the_pool_and_so_the_context_are_not_told():
 
 
 def test_where_the_driver_names_no_process_its_parts_are_not_told():
-    parts = stages(driver=DriverMemory(15_360 * MIB, 10_534 * MIB, None))
+    parts = stages(driver=DriverMemory(None, 10_534 * MIB, 15_360 * MIB))
     assert parts.unknown == ("process", "context", "others")
 
 
