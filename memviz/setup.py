@@ -39,8 +39,8 @@ class TrainingSetup:
 
     batch_size: examples per step.
     optimizer: a Keras optimizer's name, an instance, or its serialized config; None: the compiled one, else adam.
-    loss: a Keras loss's name, an instance, a function, a serialized config, or a mapping from output names to such;
-    None: the compiled loss, else one that suits the output.
+    loss: a Keras loss's name, an instance, a function, a serialized config, or a list of such, or a mapping from output
+    names to them; None: the compiled loss, else one that suits the output.
     dtype_policy: a Keras dtype policy's name; None: the network's own.
     jit_compile: True (XLA), False, or "auto" (Keras' own rule for the device).
     device: "reference" or "GPU:0"; None: this machine's GPU, else the reference device.
@@ -126,6 +126,8 @@ def _choice(what: str, value: Any, names: tuple[str, ...], others: str) -> Any:
     """The value, a name in our spelling: Keras takes "Adam" and "BinaryCrossentropy" too. What an object or a config
     describes is checked where Keras reads it.
     """
+    if what == "loss" and isinstance(value, list | tuple):  # of several outputs
+        return [_choice(what, each, names, others) for each in value]
     if isinstance(value, str):
         found = next((name for name in names if name.replace("_", "") == value.replace("_", "").lower()), None)
         if found is None:

@@ -22,6 +22,7 @@ from memviz.setup import LOSSES, OPTIMIZERS, TrainingSetup
         ({"optimizer": []}, TypeError, "optimizer is a name"),
         ({"optimizer": dict}, TypeError, "optimizer=dict is a class; give an instance of it: dict()."),
         ({"loss": "cross_entropy"}, ValueError, "loss 'cross_entropy' is not known."),
+        ({"loss": ["mse", "msee"]}, ValueError, "loss 'msee' is not known. Did you mean 'mse'?"),
         ({"loss": 3}, TypeError, "loss is a name, a function, a keras.losses.Loss or its serialized config, not 3."),
         ({"loss": int}, TypeError, "loss=int is a class"),
         ({"dtype_policy": "float31"}, ValueError, "dtype_policy 'float31' is not known. Did you mean 'float32'?"),
@@ -65,6 +66,7 @@ def test_inputs_are_kept_as_text_for_one_example():
 def test_keras_spellings_are_taken():
     setup = TrainingSetup(batch_size=1, optimizer="AdamW", loss="BinaryCrossentropy")
     assert (setup.optimizer, setup.loss) == ("adamw", "binary_crossentropy")
+    assert TrainingSetup(batch_size=1, loss=["MSE", "Huber"]).loss == ["mse", "huber"]
 
 
 def test_optimizers_are_those_of_keras():
