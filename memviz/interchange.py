@@ -5,7 +5,6 @@ Allocations go as columns, so that 10,000 of them are quick to write and to read
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -59,10 +58,9 @@ def save(profile: MemoryProfile, path: str | Path) -> None:
     if path.suffix == ".json":
         path.write_text(json.dumps(data), encoding="utf-8")
     elif path.suffix == ".csv":
-        with path.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file)
-            writer.writerow(data["allocations"])
-            writer.writerows(zip(*data["allocations"].values(), strict=True))
+        import pandas as pd
+
+        pd.DataFrame(data["allocations"]).to_csv(path, index=False)
     else:
         raise ValueError(f"{path.name!r} ends neither in .json nor in .csv; a page is written by memviz.views.page.")
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from memviz.setup import REFERENCE
+from memviz.setup import BACKEND, FIRST_REGION_BYTES, REFERENCE, REFERENCE_ENVIRONMENT
+from memviz.units import MIB
 
 
 def available_bytes() -> int:
@@ -69,10 +71,8 @@ def budget_of(budget: int | str | None, device: str | None) -> int | str | None:
     """
     if not isinstance(budget, str) or not budget.rstrip().endswith("%"):
         return budget
-    try:
-        share = float(budget.rstrip().removesuffix("%"))
-    except ValueError:
-        share = 0.0
+    number = budget.rstrip().removesuffix("%").strip()
+    share = float(number) if re.fullmatch(r"\d+(\.\d+)?", number) else 0.0
     if not 0 < share <= 100:
         raise ValueError(f"budget={budget!r} is not possible; a share of the device's memory is above 0 to 100 %.")
     return int(total_bytes(chosen_device(device)) * share / 100)
@@ -92,3 +92,14 @@ def chosen_device(device: str | None) -> str:
         here = ", ".join(map(repr, gpus)) or "none"
         raise ValueError(f"device={device!r} is not in this machine, whose GPUs are: {here}. Use device='reference'.")
     return device
+
+
+def child_environment(device: str, limit_bytes: int | None, memory_growth: bool) -> dict[str, str]:
+    """What has to stand in the child's environment before it imports TensorFlow."""
+    if device != REFERENCE:
+        return BACKEND | {"TF_FORCE_GPU_ALLOW_GROWTH": "true" if memory_growth else "false"}
+    assert limit_bytes is not None
+    # Before the region proper TensorFlow takes a small one for its own tensors; the limit is raised by as much.
+    room = limit_bytes if memory_growth else limit_bytes + FIRST_REGION_BYTES
+    limits = {"TF_CPU_ALLOCATOR_USE_BFC": "true", "TF_CPU_BFC_MEM_LIMIT_IN_MB": str(room // MIB)}
+    return REFERENCE_ENVIRONMENT | limits

@@ -58,7 +58,11 @@ class ChildProcess:
     @property
     def ended(self) -> bool:
         """Whether an idle child is gone: it says nothing unasked, so that what can be read is the end."""
-        return self._connection.closed or self._connection.poll()
+        return self._connection.closed or bool(self._ready(0))
+
+    def _ready(self, timeout: float | None) -> list[Any]:
+        """What can be read: the connection, the sign of death."""
+        return wait([self._connection, *([] if self._death is None else [self._death])], timeout)
 
     def send(self, message: Mapping[str, Any]) -> None:
         """Send one message; ChildEndedError when the child cannot take it any more."""
@@ -68,7 +72,7 @@ class ChildProcess:
     def receive(self, timeout: float | None = None) -> dict[str, Any]:
         """The next message. TimeoutError after ``timeout`` seconds, ChildEndedError when none can come any more."""
         with self._reading, _end_noticed():
-            ready = wait([self._connection, *([] if self._death is None else [self._death])], timeout)
+            ready = self._ready(timeout)
             if ready and self._connection not in ready:
                 raise EOFError
             data = self._connection.recv_bytes() if ready else None

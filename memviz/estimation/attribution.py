@@ -133,8 +133,11 @@ def _is_gradient(name: str) -> bool:
 
 
 def _inherited(rows: Sequence[str]) -> str:
-    """The row of what a node without a scope of its own works on; Keras updates its loss tracker in no scope."""
-    return next((row for row in rows if row not in (INPUT, UNATTRIBUTED)), UNATTRIBUTED if rows else METRICS)
+    """The row of what a node without a scope of its own works on, such as the input that a model casts; Keras updates
+    its loss tracker in no scope.
+    """
+    beside = INPUT if INPUT in rows else UNATTRIBUTED
+    return next((row for row in rows if row not in (INPUT, UNATTRIBUTED)), beside if rows else METRICS)
 
 
 def _places_of_readers(nodes: Sequence[Node], places: Sequence[str | None]) -> dict[int, str]:

@@ -11,11 +11,11 @@ import numpy as np
 import tensorflow as tf
 
 from memviz.measurement.digits import aligned
-from memviz.models.training import CLASS_LABEL_DTYPE, batch_specs, ends, loss_name
-from memviz.setup import LOSSES, TrainingSetup
+from memviz.models.training import CLASS_LABEL_DTYPE, batch_specs, ends
+from memviz.setup import TrainingSetup
 from memviz.units import format_bytes
 
-_WAITS_SECONDS = 1.0  # before it is said
+_WAITS_SECONDS = 1.0  # before it is said, again and again: the parent looks then whether the feeder lives
 
 
 class FeederGoneError(Exception):
@@ -34,8 +34,10 @@ class FedBatches:
         taken, outputs = ends(model, setup.inputs)
         self._names = [tensor.name for tensor in keras.tree.flatten(taken)]
         self._classes = [output.shape[-1] for output in keras.tree.flatten(outputs)]
-        self._known_loss = loss_name(model).lower().replace("_", "") in {name.replace("_", "") for name in LOSSES}
-        self._batch_size, self._another_size = setup.batch_size, False
+        ignored = any(getattr(loss, "ignore_class", None) is not None for loss in keras.tree.flatten(model.loss))
+        self._classes_matter = type(model).train_step is keras.Model.train_step and not ignored
+        self._known_shapes = setup.inputs is None  # else they are one example of what the model takes
+        self._batch_size, self._another_size, self._ended = setup.batch_size, False, False
         self.description = "the given data"
 
     def batch(self, step: int) -> Any:
@@ -43,15 +45,15 @@ class FedBatches:
 
         Raises ValueError where the data does not suit the network, or raised something itself; `FeederGoneError`.
         """
-        if not self._connection.poll(_WAITS_SECONDS):
-            self._say("waiting")
-        try:
-            kind, told = self._connection.recv()
-        except (EOFError, OSError):  # at the end of a batch, or in the middle of one
-            raise FeederGoneError from None
+        if self._ended:
+            return None
+        while (message := self._received())[0] == "note":
+            self._say("note", text=f"The data {message[1]}")
+        kind, told = message
         if kind == "failed":
             raise ValueError(f"The data {told}")
         if kind == "ended":
+            self._ended = True
             self._say("note", text=f"The data ended after {step} steps; a generator cannot begin again.")
             return None
         features, *others = keras.tree.map_structure(_aligned_copy, told)
@@ -59,6 +61,16 @@ class FedBatches:
         self._check_features(features, step)
         self._check_labels(others[0], step)
         return (features, *others)
+
+    def _received(self) -> tuple[str, Any]:
+        while not self._connection.poll(_WAITS_SECONDS):
+            self._say("waiting")
+        try:
+            message = self._connection.recv()
+        except (EOFError, OSError):  # at the end of a batch, or in the middle of one
+            raise FeederGoneError from None
+        self._say("fed")
+        return message
 
     def _in_the_models_structure(self, features: Any) -> Any:
         by_name = isinstance(features, Mapping) and not isinstance(self._features, Mapping)
@@ -75,7 +87,7 @@ class FedBatches:
                 raise ValueError(
                     f"The data's features are {wanted}, single examples; batch it, as by .batch({self._batch_size})."
                 )
-            if _without_ones(array.shape[1:]) != _without_ones(wanted):
+            if self._known_shapes and _without_ones(array.shape[1:]) != _without_ones(wanted):
                 raise ValueError(f"The data's features are {array.shape[1:]} per example, the network takes {wanted}.")
             if step == 0 and len(array) != self._batch_size:
                 raise ValueError(
@@ -94,19 +106,13 @@ class FedBatches:
                 )
 
     def _check_labels(self, labels: Any, step: int) -> None:
+        if not self._classes_matter or _paths(labels) != _paths(self._labels):
+            return  # a step of the user's own may take anything, and Keras finds outputs by name
         specs, arrays = keras.tree.flatten(self._labels), keras.tree.flatten(labels)
-        if not self._known_loss or len(specs) != len(arrays):
-            return  # a loss of the user's own may take anything
         for spec, array, classes in zip(specs, arrays, self._classes, strict=True):
-            wanted = tuple(spec.shape)[1:]
-            if _without_ones(array.shape[1:]) != _without_ones(wanted):
-                raise ValueError(f"The data's labels are {array.shape[1:]} per example, the loss takes {wanted}.")
-            if spec.dtype.name != CLASS_LABEL_DTYPE or not array.size:
-                continue
-            wrong = array[(array < 0) | (array >= classes)]
-            if wrong.size:
+            if spec.dtype.name == CLASS_LABEL_DTYPE and (wrong := array[(array < 0) | (array >= classes)]).size:
                 raise ValueError(
-                    f"The label {wrong.flat[0]} of step {step + 1} is none of the network's {classes} classes, which "
+                    f"The label {wrong[0]} of step {step + 1} is none of the network's {classes} classes, which "
                     f"are 0 to {classes - 1}."
                 )
 

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import base64
 import inspect
+import itertools
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from multiprocessing.connection import Connection, Pipe
 from typing import Any
 
 import numpy as np
-import optree
 
 from memviz.child.process import Channel, ChildEndedError, ChildProcess, inherited
 from memviz.models.network import in_a_line
@@ -30,15 +30,16 @@ WAYS = (
 
 
 class Feeder:
-    """The parent's hold on what feeds a trial. receiving: the end of the pipe that the trainer inherits.
+    """The parent's hold on what feeds a trial with ``count`` batches. receiving: the trainer's end of the pipe.
 
     Raises TypeError for what cannot be data, ValueError for a function that cannot be taken to another process.
     """
 
-    def __init__(self, data: Any, batch_size: int) -> None:
+    def __init__(self, data: Any, batch_size: int, count: int) -> None:
         if isinstance(data, type) or not (callable(data) or _is_tuple_of_arrays(data) or _epochs_of(data, 1)):
             raise TypeError(f"data={_named(data)} is not possible; it is {WAYS}.")
-        self._data, self._batch_size = packed(data) if callable(data) else data, batch_size
+        self._data = packed(data) if callable(data) else data
+        self._batch_size, self._count = batch_size, count
         self._in_a_process = callable(data)
         self.child: ChildProcess | None = None  # once it is started
         self.receiving, self._sending = Pipe(duplex=False)
@@ -47,40 +48,54 @@ class Feeder:
         """Begin to feed. folder: for the temporary files of a function; the parent removes it."""
         self.receiving.close()  # the trainer has its own
         if not self._in_a_process:
-            arguments = self._sending, self._data, self._batch_size
+            arguments = self._sending, self._data, self._batch_size, self._count
             threading.Thread(target=serve, args=arguments, name="memviz-feeder", daemon=True).start()
             return
         environment = BACKEND | {"CUDA_VISIBLE_DEVICES": "", "TMPDIR": folder}
         with self._sending:
             self.child = ChildProcess("memviz.measurement.feeder", environment, self._sending)
         with suppress(ChildEndedError):  # the trainer will notice
-            self.child.send({"data": self._data, "batch_size": self._batch_size, "folder": folder})
+            asked = {"data": self._data, "batch_size": self._batch_size, "count": self._count}
+            self.child.send(asked | {"folder": folder})
 
     def close(self) -> None:
         """End the process, if there is one; a thread ends when it next has a batch to send."""
         self.receiving.close()
         if self.child is not None:
             self.child.kill()
-        elif self._in_a_process:
-            self._sending.close()
 
 
-def serve(connection: Connection, data: Any, batch_size: int) -> None:
-    """Send batch after batch until there are none or nobody takes them; what the data raises is sent, too.
+def serve(connection: Connection, data: Any, batch_size: int, count: int) -> None:
+    """Send ``count`` batches, or as many as there are, as long as somebody takes them, and what the data raises.
 
     A finite dataset begins again when it ends, as `fit` does with every epoch; a generator cannot.
     """
-    with connection:
-        try:
-            for batch in _batches(data, batch_size):
-                connection.send(("batch", _as_arrays(batch)))
-            connection.send(("ended", ""))
-        except BrokenPipeError:
-            pass  # the trainer has all it wanted, or is gone
-        except Exception as error:
-            connection.send(
-                ("failed", str(error) if isinstance(error, _UnsuitableError) else f"raised {_line(error)}.")
+    with connection, suppress(BrokenPipeError):  # the trainer is gone
+        for message in _messages(data, batch_size, count):
+            connection.send(message)
+
+
+def _messages(data: Any, batch_size: int, count: int) -> Iterator[tuple[str, Any]]:
+    """(kind, told): "batch" and the batch, "note" or "failed" and a sentence that begins with "The data", "ended"."""
+    try:
+        data = _called(data, batch_size)
+        wide = (
+            {a.dtype.name for a in _leaves(data) if _is_floating(a)} - {_floatx()} if _is_tuple_of_arrays(data) else ()
+        )
+        if wide:
+            yield (
+                "note",
+                f"holds arrays of {', '.join(sorted(wide))}; as fit does, they are cast to {_floatx()} on the host.",
             )
+        for batch in itertools.islice(_batches(data, batch_size), count):
+            yield "batch", _as_arrays(batch)
+        yield "ended", ""
+    except GeneratorExit:
+        raise
+    except _UnsuitableError as error:
+        yield "failed", str(error)
+    except BaseException as error:  # sys.exit too
+        yield "failed", f"raised {_line(error)}."
 
 
 def packed(data: Callable[..., Any]) -> str:
@@ -100,81 +115,92 @@ class _UnsuitableError(ValueError):
     """The data is nothing to train on, in our own words."""
 
 
-def _batches(data: Any, batch_size: int) -> Iterator[Any]:
-    if callable(data) and _epochs_of(data, batch_size) is None:
+def _called(data: Any, batch_size: int) -> Any:
+    """What a function returns; other data as it is."""
+    if _epochs_of(data, batch_size) is not None or not callable(data):
+        return data
+    given = "batch_size" in inspect.signature(data).parameters and "batch_size" not in getattr(data, "keywords", {})
+    found = data(batch_size=batch_size) if given else data()
+    if _epochs_of(found, batch_size) is None:
         name = getattr(data, "__name__", "data")
-        wants_size = "batch_size" in inspect.signature(data).parameters
-        data = data(batch_size=batch_size) if wants_size else data()
-        if not _is_tuple_of_arrays(data) and _epochs_of(data, batch_size) is None:
-            raise _UnsuitableError(f"function {name} returned {_named(data)}; it returns {WAYS}.")
-    epochs = _epochs_of(data, batch_size)
-    assert epochs is not None
-    for epoch in epochs:
-        empty = True
-        for batch in epoch:
-            empty = False
-            yield batch
-        if empty:
-            raise _UnsuitableError("is empty: there is not a single batch in it.")
+        raise _UnsuitableError(f"function {name} returned {_named(found)}; it returns {WAYS}.")
+    return found
+
+
+def _batches(data: Any, batch_size: int) -> Iterator[Any]:
+    for epoch in _epochs_of(data, batch_size) or ():
+        batches = iter(epoch)
+        if (first := next(batches, None)) is None:
+            raise _UnsuitableError("is empty: there is not a single batch in it, or it is a generator that was read.")
+        yield from itertools.chain([first], batches)  # directly, it would close the user's own generator
 
 
 def _epochs_of(data: Any, batch_size: int) -> Iterator[Iterable[Any]] | None:
     """The data once, and again, and again; a generator only once. None where it is no data."""
     if _is_tuple_of_arrays(data):
-        return _again(lambda: _slices(data, batch_size))
-    if _is_a(data, "tensorflow", "data.Dataset"):
-        return _again(lambda: data)
-    if _is_a(data, "keras", "utils.PyDataset"):
-        return _again(lambda: _of_py_dataset(data))
-    if isinstance(data, Iterator):
-        return iter([data])
-    return None
-
-
-def _again(epoch: Callable[[], Iterable[Any]]) -> Iterator[Iterable[Any]]:
-    while True:
-        yield epoch()
-
-
-def _is_a(data: Any, library: str, name: str) -> bool:
-    """Whether it is of a library's class; what the library is not loaded for cannot be."""
-    found = sys.modules.get(library)
-    for part in name.split("."):
-        found = getattr(found, part, None)
-    return isinstance(found, type) and isinstance(data, found)
+        return (_slices(data, batch_size) for _ in itertools.count())
+    if hasattr(data, "element_spec"):  # a tf.data.Dataset
+        return itertools.repeat(data)
+    if hasattr(data, "num_batches"):  # a keras.utils.PyDataset
+        return (_of_py_dataset(data) for _ in itertools.count())
+    return iter([data]) if isinstance(data, Iterator) else None
 
 
 def _is_tuple_of_arrays(data: Any) -> bool:
-    leaves: Any = isinstance(data, tuple) and 2 <= len(data) <= 3 and optree.tree_leaves(data)  # type: ignore[arg-type]
+    leaves = _leaves(data) if isinstance(data, tuple) and 2 <= len(data) <= 3 else []
     return bool(leaves) and all(hasattr(leaf, "shape") for leaf in leaves)
 
 
 def _of_py_dataset(data: Any) -> Iterator[Any]:
-    count = data.num_batches
-    number = 0
-    while count is None or number < count:
-        yield data[number]
-        number += 1
+    yield from (data[n] for n in (itertools.count() if data.num_batches is None else range(data.num_batches)))
     data.on_epoch_end()
 
 
 def _slices(arrays: Any, batch_size: int) -> Iterator[Any]:
-    """(features, labels) of one batch after the other, in order; the last one may be smaller."""
-    arrays = optree.tree_map(np.asarray, arrays)
-    counts = {len(array) if array.ndim else 0 for array in optree.tree_leaves(arrays)}
+    """(features, labels) of one batch after the other, in order; the last one may be smaller. Floating values are cast
+    to Keras' floatx, as its `ArrayDataAdapter` does; those of datasets and generators are not.
+    """
+    arrays = _mapped(np.asarray, arrays)
+    counts = {len(array) if array.ndim else 0 for array in _leaves(arrays)}
     if len(counts) > 1:
         raise _UnsuitableError(f"has arrays of {', '.join(map(str, sorted(counts)))} examples; each needs as many.")
     for start in range(0, min(counts), batch_size):
-        yield optree.tree_map(lambda array: array[start : start + batch_size], arrays)  # noqa: B023
+        here = slice(start, start + batch_size)
+        yield _mapped(lambda a: a[here].astype(_floatx()) if _is_floating(a) else a[here], arrays)  # noqa: B023
+
+
+def _is_floating(array: Any) -> bool:
+    return np.issubdtype(getattr(array, "dtype", None), np.floating)
+
+
+def _floatx() -> str:
+    keras = sys.modules.get("keras")
+    return "float32" if keras is None else keras.config.floatx()
+
+
+def _mapped(act: Callable[[Any], Any], nested: Any) -> Any:
+    """The structure as plain dictionaries, lists and tuples, with what ``act`` makes of each leaf; None stays."""
+    if isinstance(nested, Mapping):
+        return {name: _mapped(act, value) for name, value in nested.items()}
+    if isinstance(nested, list | tuple):
+        return (list if isinstance(nested, list) else tuple)(_mapped(act, value) for value in nested)
+    return None if nested is None else act(nested)
+
+
+def _leaves(nested: Any) -> list[Any]:
+    found: list[Any] = []
+    _mapped(found.append, nested)
+    return found
 
 
 def _as_arrays(batch: Any) -> Any:
-    if not isinstance(batch, list | tuple) or not 2 <= len(batch) <= 3:
+    if isinstance(batch, list | tuple):
+        batch = tuple(batch[:-1] if len(batch) == 3 and batch[2] is None else batch)
+    if not isinstance(batch, tuple) or not 2 <= len(batch) <= 3 or any(part is None for part in batch):
         raise _UnsuitableError(
             f"gave a batch that is {_named(batch)}; each one is (features, labels), or with sample weights."
         )
-    whole: Any = tuple(batch)
-    return optree.tree_map(_array, whole)
+    return _mapped(_array, batch)
 
 
 def _array(leaf: Any) -> np.ndarray:
@@ -188,7 +214,7 @@ def _array(leaf: Any) -> np.ndarray:
     return array
 
 
-def _line(error: Exception) -> str:
+def _line(error: BaseException) -> str:
     return f"{type(error).__name__}: {in_a_line(error)}"
 
 
@@ -215,7 +241,7 @@ def main() -> None:
     except Exception as error:
         connection.send(("failed", f"cannot be read in a process of its own: {_line(error)}."))
         return
-    serve(connection, data, request["batch_size"])
+    serve(connection, data, request["batch_size"], request["count"])
 
 
 if __name__ == "__main__":

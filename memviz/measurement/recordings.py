@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 RATE, SAMPLES = 16_000, 48_000  # per second; per recording, shorter ones are padded
 FRAME, STEP = 320, 32  # samples of a short-time Fourier transform: 1,491 frames of 257 frequencies
-_SHUFFLED = 1000
 
 
 def bird_audio(batch_size: int = 1, recordings: int = 48) -> tf.data.Dataset:
@@ -37,13 +36,12 @@ def bird_audio(batch_size: int = 1, recordings: int = 48) -> tf.data.Dataset:
 
     def spectrogram(path: tf.Tensor, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         sound, _ = tf.audio.decode_wav(tf.io.read_file(path), desired_channels=1)
-        sound = tf.squeeze(sound, axis=-1)[:SAMPLES]
-        sound = tf.pad(sound, [[0, SAMPLES - tf.shape(sound)[0]]])
+        sound = tf.pad(sound[:SAMPLES, 0], [[0, SAMPLES - tf.minimum(tf.shape(sound)[0], SAMPLES)]])
         magnitude = tf.abs(tf.signal.stft(tf.ensure_shape(sound, [SAMPLES]), frame_length=FRAME, frame_step=STEP))
         return magnitude[..., tf.newaxis], label
 
     dataset = tf.data.Dataset.from_tensor_slices((paths, np.array(labels, np.float32)[:, None]))
-    dataset = dataset.map(spectrogram, num_parallel_calls=tf.data.AUTOTUNE).cache().shuffle(_SHUFFLED, seed=0)
+    dataset = dataset.map(spectrogram, num_parallel_calls=tf.data.AUTOTUNE).cache().shuffle(1000, seed=0)
     return dataset.batch(batch_size, drop_remainder=True).prefetch(tf.data.AUTOTUNE)
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any, Literal
 
-from memviz.child.machine import available_bytes, budget_of, chosen_device, oom_kills
+from memviz.child.machine import available_bytes, budget_of, child_environment, chosen_device, oom_kills
 from memviz.child.process import ChildEndedError, ChildProcess
 from memviz.failure import PHASE_WORDS, failure_sentences, parse_failure
 from memviz.interchange import profile_from_dict
@@ -22,15 +22,7 @@ from memviz.measurement.result import Status, Trial, TrialEvent, TrialStep
 from memviz.measurement.waterfall import DriverMemory, Waterfall, driver_memory
 from memviz.models.network import Network, packed
 from memviz.profile import MemoryProfile, Phase
-from memviz.setup import (
-    BACKEND,
-    FIRST_REGION_BYTES,
-    REFERENCE,
-    REFERENCE_ENVIRONMENT,
-    TrainingSetup,
-    unknown_name,
-    whole_number,
-)
+from memviz.setup import INFERENCE, REFERENCE, TrainingSetup, unknown_name, whole_number
 from memviz.units import GIB, MIB, format_bytes
 
 Timeout = float | Mapping[str, float] | None
@@ -122,6 +114,7 @@ class RunningTrial:
         on_event: Callable[[TrialEvent], None] | None = None,
     ) -> None:
         network, steps, device = Network.of(network), whole_number("steps", steps), chosen_device(setup.device)
+        steps = max(steps, RECORDED_STEP) if record is True else steps
         _check_timeout(timeout)
         for name, value in (("record", record), ("inference", inference)):
             if not isinstance(value, bool):
@@ -130,11 +123,11 @@ class RunningTrial:
             raise TypeError(
                 f"on_event={on_event!r} is not possible; it is a function that takes a TrialEvent, or None."
             )
-        self._feeder = None if data is None else Feeder(data, setup.batch_size)
+        self._feeder = None if data is None else Feeder(data, setup.batch_size, steps + len(INFERENCE))
         limit_bytes = host_limit(network, setup, available_bytes()) if device == REFERENCE else setup.budget_bytes
         self._request: dict[str, Any] = {
             "question": packed(network, setup),
-            "steps": max(steps, RECORDED_STEP) if record else steps,
+            "steps": steps,
             "device": device,
             "memory_growth": setup.memory_growth,
             "limit_bytes": limit_bytes,
@@ -154,7 +147,7 @@ class RunningTrial:
         self._oom_kills = oom_kills()
         self._trial: Trial | None = None
         self._one_waits = threading.RLock()
-        variables = environment(device, limit_bytes, setup.memory_growth)
+        variables = child_environment(device, limit_bytes, setup.memory_growth)
         feeding = [self._feeder.receiving] if self._feeder else []
         self._child = ChildProcess("memviz.measurement.worker", variables, *feeding)
         self.pid = self._child.pid
@@ -209,10 +202,14 @@ class RunningTrial:
                 self._emit("sample", **told)
             case "waiting":
                 self._waiting = True
+                # Its end of the pipe may be held open by what it forked.
+                if self._feeder and self._feeder.child and self._feeder.child.ended:
+                    return self._feeder_gone()
+            case "fed":
+                self._waiting = False
             case "feeder_gone":
                 return self._feeder_gone()
             case "step":
-                self._waiting = False
                 self._steps.append(step := TrialStep(**told))
                 amounts = {name: told[name] for name in ("bytes_in_use", "peak_bytes", "host_rss_bytes")}
                 if self._request["device"] != REFERENCE:
@@ -247,14 +244,18 @@ class RunningTrial:
         where = PHASE_WORDS[self._phase] + ", waiting for its data" * self._waiting
         return {"status": status, "error": _SENTENCES[status].format(where=where, why=why)}
 
-    def _failed(self, status: Status, text: str, weight: str = "", **recorded: Any) -> dict[str, Any]:
-        """The outcome of an exception that the child caught. weight: of `Failure`. recorded: what was alive, where that
-        was asked for.
+    def _failed(
+        self, status: Status, text: str, weight: str = "", batch: bool = False, **recorded: Any
+    ) -> dict[str, Any]:
+        """The outcome of an exception that the child caught. weight: of `Failure`. batch: whether it was the batch that
+        found no room. recorded: what was alive, where that was asked for.
         """
         if status != "out_of_memory":
             return self._outcome(status, text)
         failure, alive = parse_failure(text, self._phase, self._request["limit_bytes"]), None
         failure = dataclasses.replace(failure, weight=weight)
+        if batch:
+            failure = dataclasses.replace(failure, op="the batch", in_graph=True)
         if "at_failure" in recorded:
             alive = profile_from_dict(recorded["at_failure"])
             failure = dataclasses.replace(failure, in_use_bytes=alive.peak_bytes, **recorded["free"])
@@ -316,23 +317,12 @@ class RunningTrial:
         limit = self._request["limit_bytes"]
         return Waterfall.of(
             live_bytes=self._steps[-1].bytes_in_use if self._steps else None,
-            peak_bytes=max(peaks, default=None),
+            peak_bytes=max([*peaks, *(step.peak_bytes for step in self._steps)], default=None),
             reserved_bytes=None if self._request["memory_growth"] else limit,
             host_rss_bytes=max((step.host_rss_bytes for step in self._steps), default=None),
             limit_bytes=limit,
             driver=self._driver,
         )
-
-
-def environment(device: str, limit_bytes: int | None, memory_growth: bool) -> dict[str, str]:
-    """What has to stand in the child's environment before it imports TensorFlow."""
-    if device != REFERENCE:
-        return BACKEND | {"TF_FORCE_GPU_ALLOW_GROWTH": "true" if memory_growth else "false"}
-    assert limit_bytes is not None
-    # Before the region proper TensorFlow takes a small one for its own tensors; the limit is raised by as much.
-    room = limit_bytes if memory_growth else limit_bytes + FIRST_REGION_BYTES
-    limits = {"TF_CPU_ALLOCATOR_USE_BFC": "true", "TF_CPU_BFC_MEM_LIMIT_IN_MB": str(room // MIB)}
-    return REFERENCE_ENVIRONMENT | limits
 
 
 def _check_timeout(timeout: Timeout) -> None:

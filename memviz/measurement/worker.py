@@ -39,6 +39,7 @@ class _Trainer:
         self._send, self._request = send, request
         self._recorder: Recorder | None = None  # where recording was asked for
         self._model: Any = None  # once it is built
+        self.placing = False  # a batch on the device
 
     def run(self) -> None:
         device = open_device(self._request["device"], self._request["limit_bytes"], self._request["memory_growth"])
@@ -128,6 +129,8 @@ class _Trainer:
                 self._enter("first_step" if index == 1 else "steady_step")
             device.reset_peak()
             if (batch := batches.batch(index - 1)) is None:
+                if self._recorder and index <= RECORDED_STEP:
+                    self._send({"kind": "note", "text": f"No steady step is recorded: that is step {RECORDED_STEP}."})
                 break
             first = self._recorder if index == 1 else None
             traced = first.traced(model, step, specs_of(batch)) if first else nullcontext()
@@ -161,8 +164,10 @@ class _Trainer:
 
     def _step(self, step: Any, batch: Any, device: Device) -> float | None:
         """One training step on a batch that is put on the device anew, and its loss; the batch is gone afterwards."""
+        self.placing = True
         with mark(BATCH):
             placed = keras.tree.map_structure(device.place, batch)
+        self.placing = False
         # The metrics are not reset in between, as within an epoch: that would allocate, and is no part of a step.
         logs = step(placed)
         return float(logs["loss"]) if isinstance(logs, dict) and "loss" in logs else None
@@ -199,6 +204,7 @@ def main() -> None:
         text = str(error) if bare else f"{type(error).__name__}: {error}"
         told: dict[str, Any] = {"kind": "failed", "status": status, "text": text}
         if exhausted:
+            told["batch"] = trainer.placing
             told["weight"] = trainer.weight_of_shape(parse_failure(text, "", None).shape)
             told |= trainer.what_was_alive()
         channel.send(told)

@@ -15,16 +15,6 @@ from typing import Any
 
 from memviz.models.patching import patched
 
-PRIVATE_NAMES = (
-    "keras.src.backend.tensorflow.core:Variable._initialize",
-    "keras.src.backend.tensorflow.core:Variable._initialize_with_initializer",
-    "keras.src.backend.tensorflow.core:Variable._direct_assign",
-    "keras.src.backend.tensorflow.core:Variable.value",
-    "keras.src.backend.common.global_state:GLOBAL_STATE_TRACKER",
-    "tensorflow.python.ops.resource_variable_ops:UninitializedVariable",
-    "tensorflow.python.eager.context:Context._set_global_seed",  # keeps its seed in _seed and _rng
-)
-
 # The variables made so far in the context that asked for none of their storage; None outside of one.
 _ABSTRACT: ContextVar[list[Any] | None] = ContextVar("memviz_abstract_weights", default=None)
 _LARGEST_VALUE = 16_384  # elements of a buffer whose values a layer may read while it is built

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 # Okabe and Ito's palette, told apart by colour-blind readers too, and a pattern each for print and projectors.
 _LOOK = json.loads(Path(__file__).with_name("look.json").read_text())
 STYLES = {Category(name): tuple(style) for name, style in _LOOK["categories"].items()}  # colour, pattern, marker
+_STAGES = _LOOK["stages"]  # of a `Waterfall`: what it is called, and its colour
 LOOK = _LOOK["template"]  # plotly's template of every figure
 INK, QUIET, BUDGET, ESTIMATE, IN_USE = "#1f2328", "#57606a", "#B22222", "#D55E00", "#0072B2"
 WIDTH, ROW_HEIGHT, TRIAL_HEIGHT = 700, 29, 340
@@ -350,18 +351,6 @@ def trial_figure(
          "bgcolor": "white"},
     ]  # fmt: skip
     return go.Figure({"data": traces, "layout": layout})
-
-
-_STAGES = {  # of a `Waterfall`: what it is called, and in which colour
-    "live_bytes": ("live after the last step", IN_USE),
-    "peak_bytes": ("allocator's peak", IN_USE),
-    "reserved_bytes": ("reserved by the pool", ESTIMATE),
-    "process_bytes": ("process, by the driver", INK),
-    "context_bytes": ("context and libraries", INK),
-    "others_bytes": ("other processes", QUIET),
-    "device_bytes": ("card, or the limit", BUDGET),
-    "host_rss_bytes": ("process, on the host", QUIET),
-}
 
 
 def waterfall_figure(waterfall: Waterfall, *, units: UnitSystem = "binary") -> go.Figure:

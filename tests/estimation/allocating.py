@@ -5,14 +5,14 @@ import os
 import sys
 import tempfile
 
+from memviz.child.machine import child_environment
 from memviz.measurement import trace
-from memviz.measurement.trial import environment
 
 BATCH, STEPS = 8, 4
 
 
 def main(network, limit, growth):
-    os.environ.update(environment("reference", limit, growth))
+    os.environ.update(child_environment("reference", limit, growth))
     import keras
     import networks
 

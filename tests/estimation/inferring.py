@@ -9,12 +9,12 @@ import os
 import sys
 import tempfile
 
+from memviz.child.machine import child_environment
 from memviz.measurement import trace
-from memviz.measurement.trial import environment
 
 
 def main(network, limit, batch, inference_batch):
-    os.environ.update(environment("reference", limit, False))
+    os.environ.update(child_environment("reference", limit, False))
     import keras
     import networks
 

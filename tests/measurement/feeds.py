@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 import time
+from typing import NamedTuple
 
 import numpy as np
 
@@ -80,6 +81,52 @@ def ending_with_a_smaller_batch():
     return arrays(3 * BATCH + 1)
 
 
+class Features(NamedTuple):
+    """Of no module that the trainer knows."""
+
+    left: np.ndarray
+    right: np.ndarray
+
+
+def two_inputs():
+    import keras
+
+    left, right = keras.Input((8,), name="left"), keras.Input((2,), name="right")
+    joined = keras.layers.Concatenate()([left, right])
+    return keras.Model([left, right], keras.layers.Dense(CLASSES, activation="softmax")(joined))
+
+
+def named_tuples():
+    while True:
+        features, labels = arrays(BATCH)
+        yield Features(features, np.ones((BATCH, 2), "float32")), labels
+
+
+def wide_generator():
+    while True:
+        yield arrays(BATCH, "float64")
+
+
+def none_for_weights():
+    return (*arrays(), None)
+
+
+def of_another_length():
+    """The network takes sequences of any length."""
+    for length in (5, 5, 9):
+        yield np.ones((BATCH, length), "int32"), np.zeros((BATCH, 3), "float32")
+
+
+def exiting_by_itself():
+    yield from [arrays(BATCH)] * 2
+    sys.exit("no clips found")
+
+
+def a_broken_pipe():
+    yield from [arrays(BATCH)] * 2
+    raise BrokenPipeError("ffmpeg is gone")
+
+
 def empty():
     return arrays(0)
 
@@ -106,10 +153,6 @@ def another_batch_size():
 
 def unknown_names():
     yield {"left": np.zeros((BATCH, 8)), "right": np.zeros((BATCH, 8))}, np.zeros(BATCH)
-
-
-def labels_of_another_shape():
-    return np.zeros((40, 8), "float32"), np.zeros((40, 2), "int64")
 
 
 def label_outside():
@@ -142,6 +185,15 @@ def exiting():
     sys.stderr.write("the last words\n")
     sys.stderr.flush()
     os._exit(3)
+
+
+def forking_and_killed():
+    """What it forks holds its end of the pipe open."""
+    yield from [arrays(BATCH)] * 2
+    if os.fork() == 0:
+        time.sleep(600)
+        os._exit(0)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def leaving_files():

@@ -8,12 +8,14 @@ import sys
 import tempfile
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from multiprocessing import Pipe
 
 import feeds
 import numpy as np
 import psutil
 import pytest
+import troubled
 from processes import PATIENCE, gone, open_fds
 
 from memviz import measure, presets
@@ -38,7 +40,8 @@ TAKEN = {
     "sample weights": feeds.with_weights, "a function of the batch size": feeds.sized,
     "arrays here": feeds.arrays(), "generator here": feeds.generator(),
     "a smaller batch": feeds.ending_with_a_smaller_batch, "three batches": feeds.three_batches,
-    "float64": lambda: feeds.arrays(dtype="float64"), "leaving files": feeds.leaving_files,
+    "float64 arrays": lambda: feeds.arrays(dtype="float64"), "float64": feeds.wide_generator,
+    "no weights": feeds.none_for_weights, "leaving files": feeds.leaving_files,
 }  # fmt: skip
 REFUSED = {
     "nothing": (feeds.nothing, "The data function nothing returned None; it returns a tf.data.Dataset"),
@@ -49,25 +52,30 @@ REFUSED = {
     "too wide": (feeds.too_wide, "The data's features are (9,) per example, the network takes (8,)."),
     "batch size": (feeds.another_batch_size, "batches hold 5 examples, batch_size is 4; give batch_size=5"),
     "names": (feeds.unknown_names, "The data's features are 'left', 'right', the network takes one tensor."),
-    "labels": (feeds.labels_of_another_shape, "The data's labels are (2,) per example, the loss takes ()."),
     "label": (feeds.label_outside, "The label 3 of step 3 is none of the network's 3 classes, which are 0 to 2."),
     "ragged": (feeds.ragged, "values that no dense tensor of numbers holds"),
     "strings": (feeds.strings, "values that no dense tensor of numbers holds"),
-    "raising": (feeds.raising, "in a steady step: The data raised KeyError: 'no such clip'."),
+    "raising": (feeds.raising, "The data raised KeyError: 'no such clip'."),
     "raising at once": (feeds.raising_at_once, "The data raised FileNotFoundError: clips.zip."),
     "killed": (feeds.killed, "somebody killed the process that reads the data"),
+    "forking": (feeds.forking_and_killed, "somebody killed the process that reads the data"),
+    "exiting by itself": (feeds.exiting_by_itself, "The data raised SystemExit: no clips found."),
+    "a broken pipe": (feeds.a_broken_pipe, "The data raised BrokenPipeError: ffmpeg is gone."),
     "exiting": (feeds.exiting, "the process that reads the data ended with exit code 3. The end of what it wrote:"),
 }  # fmt: skip
 
 
-IN_A_TRIAL = ("raising", "killed", "exiting", "label")  # of the refused; the others are seen at the pipe's end
+# What needs processes to be seen; all else is seen at the pipe's end.
+IN_A_TRIAL = ("killed", "forking", "exiting")
+AT_THE_PIPE = ("generator function", "PyDataset", "sample weights", "a function of the batch size", "no weights")
 
 
 @pytest.fixture(scope="module")
 def trials():
     before, left = open_fds(), set(os.listdir(tempfile.gettempdir()))
     with ThreadPoolExecutor(3) as pool:
-        data = TAKEN | {name: REFUSED[name][0] for name in IN_A_TRIAL}
+        data = {name: TAKEN[name] for name in TAKEN if name not in AT_THE_PIPE}
+        data |= {name: REFUSED[name][0] for name in IN_A_TRIAL}
         found = dict(zip(data, pool.map(fed, data.values()), strict=True))
     children = [c for c in psutil.Process().children(recursive=True) if "memviz.measurement" in " ".join(c.cmdline())]
     assert not children
@@ -76,7 +84,7 @@ def trials():
     return found
 
 
-@pytest.mark.parametrize("name", TAKEN)
+@pytest.mark.parametrize("name", [name for name in TAKEN if name not in AT_THE_PIPE])
 def test_what_fit_takes_is_trained_on(trials, name):
     trial = trials[name]
     assert (trial.status, trial.error) == ("completed", None)
@@ -86,12 +94,14 @@ def test_what_fit_takes_is_trained_on(trials, name):
 
 
 def test_the_data_is_counted_as_the_batch_alone(trials):
-    peaks = {name: trials[name].peak_bytes for name in ("dataset", "arrays", "PyDataset", "generator here")}
+    peaks = {name: trials[name].peak_bytes for name in ("dataset", "arrays", "arrays here", "generator here")}
     assert max(peaks.values()) - min(peaks.values()) <= 4096, peaks  # orders of execution
 
 
-def test_float64_is_kept_counted_and_said(trials):
-    wide, usual = trials["float64"], trials["arrays"]
+def test_float64_is_kept_counted_and_said_but_of_arrays_which_fit_casts(trials):
+    wide, usual, cast = trials["float64"], trials["arrays"], trials["float64 arrays"]
+    assert abs(cast.peak_bytes - usual.peak_bytes) <= 4096  # orders of execution
+    assert cast.note == "The data holds arrays of float64; as fit does, they are cast to float32 on the host."
     assert wide.note == "The data's features are float64 and stay so on the device: 256 B per batch, as float32 128 B."
     assert usual.note == ""
 
@@ -112,21 +122,37 @@ def test_a_trial_says_in_a_sentence_what_its_data_did(trials, name):
     assert sentence in trial.error
 
 
-@pytest.mark.parametrize("name", [name for name in REFUSED if name not in IN_A_TRIAL])
-def test_data_that_does_not_suit_is_refused_in_a_sentence(name):
-    function, sentence = REFUSED[name]
+@contextmanager
+def at_the_pipe(data, count=3):
+    """What a trainer gets of the data, as a function from the step's number."""
     model = feeds.network()
     model.compile(loss="sparse_categorical_crossentropy")
     receiving, sending = Pipe(duplex=False)
     with receiving:
-        threading.Thread(target=serve, args=(sending, function, feeds.BATCH)).start()
-        batches = FedBatches(receiving, model, setup(), lambda kind, **told: None)
-        with pytest.raises(ValueError, match=re.escape(sentence)):
-            batches.batch(0)
+        threading.Thread(target=serve, args=(sending, data, feeds.BATCH, count)).start()
+        yield FedBatches(receiving, model, setup(), lambda kind, **told: None).batch
+
+
+@pytest.mark.parametrize("name", AT_THE_PIPE)
+def test_each_step_gets_a_batch(name):
+    wanted_features, wanted_labels = feeds.arrays(feeds.BATCH)
+    with at_the_pipe(TAKEN[name]) as batch:
+        features, labels, *weights = batch(0)
+    assert np.array_equal(features, wanted_features)
+    assert features.dtype == "float32"
+    assert np.array_equal(labels, wanted_labels)
+    assert len(weights) == (name == "sample weights")
+
+
+@pytest.mark.parametrize("name", [name for name in REFUSED if name not in IN_A_TRIAL])
+def test_data_that_does_not_suit_is_refused_in_a_sentence(name):
+    function, sentence = REFUSED[name]
+    with at_the_pipe(function) as batch, pytest.raises(ValueError, match=re.escape(sentence)):
+        list(map(batch, range(3)))
 
 
 def test_what_a_step_did_before_the_data_failed_is_kept(trials):
-    assert [len(trials[name].steps) for name in IN_A_TRIAL] == [2] * 4
+    assert [len(trials[name].steps) for name in IN_A_TRIAL] == [2] * len(IN_A_TRIAL)
 
 
 @pytest.mark.parametrize("data", [3, "clips", [1, 2], np.zeros((4, 8)), feeds.arrays, (1, 2), ()])
@@ -158,17 +184,82 @@ def test_a_dataset_that_is_here_is_read_here():
     assert trial.profile.by_category()["input"] >= feeds.BATCH * 8 * 4
 
 
-def test_inputs_are_found_by_their_names():
-    def two_inputs():
-        import keras
-
-        left, right = keras.Input((8,), name="left"), keras.Input((2,), name="right")
-        joined = keras.layers.Concatenate()([left, right])
-        return keras.Model([left, right], keras.layers.Dense(feeds.CLASSES, activation="softmax")(joined))
-
+def test_inputs_are_found_by_their_names_and_in_named_tuples():
     features, labels = feeds.arrays()
     named = {"right": np.ones((40, 2), "float32"), "left": features}
-    assert RunningTrial(two_inputs, setup(), data=(named, labels), steps=2).wait().status == "completed"
+    for data in ((named, labels), feeds.named_tuples):
+        assert RunningTrial(feeds.two_inputs, setup(), data=data, steps=2).wait().status == "completed"
+
+
+def test_sequences_of_another_length_are_taken_where_the_network_takes_them():
+    ended = RunningTrial(
+        troubled.any_length, setup(loss="mse", inputs="int32[5]"), data=feeds.of_another_length, steps=3
+    ).wait()
+    assert (ended.status, len(ended.steps)) == ("completed", 3)
+
+
+def ignoring(loss):
+    def network():
+        model = feeds.network()
+        model.compile(loss=loss)
+        return model
+
+    return network
+
+
+def test_labels_that_a_loss_ignores_are_no_mistake():
+    import keras
+
+    loss = keras.losses.SparseCategoricalCrossentropy(ignore_class=feeds.CLASSES)
+    assert RunningTrial(ignoring(loss), setup(), data=feeds.label_outside, steps=3).wait().status == "completed"
+
+
+def test_a_generator_that_ends_leaves_evaluation_out_and_says_what_is_not_recorded():
+    trial = fed(feeds.three_batches, steps=5, inference=True, record=True)
+    assert trial.status == "completed"
+    assert list(trial.phases) == ["build", "first_step", "steady_step"]
+    assert trial.profile is None
+    assert "No steady step is recorded: that is step 4." in trial.note
+    assert "The data ended after 3 steps" in trial.note
+
+
+def test_a_generator_is_read_no_further_than_it_is_trained_on():
+    read = []
+
+    def counted():
+        for number in range(60):
+            read.append(number)
+            yield feeds.arrays(feeds.BATCH)
+
+    data = counted()
+    for _ in range(2):
+        assert len(fed(data, steps=3).steps) == 3
+    assert len(read) <= 2 * (3 + 2)
+
+
+def test_the_largest_step_is_in_the_waterfall():
+    def sizes():
+        yield from (feeds.arrays(n) for n in (4, 4, 4, 4000, 4))
+
+    trial = fed(sizes, steps=5)
+    assert trial.waterfall.peak_bytes == max(step.peak_bytes for step in trial.steps) > 10 * trial.peak_bytes
+
+
+def test_a_batch_that_finds_no_room_is_named():
+    trial = RunningTrial(troubled.wide_input, setup(batch_size=64, budget="16 MiB", loss="mse")).wait()
+    assert (trial.status, trial.failure.op, trial.failure.shape) == ("out_of_memory", "the batch", (64, 100_000))
+    assert "a smaller batch" in trial.error
+    assert "slots" not in trial.error
+
+
+def test_all_words_of_waiting_end_when_the_data_comes():
+    def late():
+        import time
+
+        time.sleep(2)
+        yield np.zeros((feeds.BATCH, 9), "float32"), np.zeros(feeds.BATCH)
+
+    assert fed(late).error.startswith("The trial failed in the first step: The data's features are (9,)")
 
 
 def test_the_loss_falls_on_recordings_of_birds():

@@ -52,6 +52,20 @@ def subclassed():
     return Subclassed()
 
 
+def any_length():
+    import keras
+
+    return keras.Sequential(
+        [keras.layers.Embedding(300, 8), keras.layers.GlobalAveragePooling1D(), keras.layers.Dense(3)]
+    )
+
+
+def wide_input():
+    import keras
+
+    return keras.Sequential([keras.Input((100_000,)), keras.layers.Dense(1)])
+
+
 def slow_to_build():
     time.sleep(600)
 
