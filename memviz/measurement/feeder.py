@@ -79,14 +79,10 @@ def _messages(data: Any, batch_size: int, count: int) -> Iterator[tuple[str, Any
     """(kind, told): "batch" and the batch, "note" or "failed" and a sentence that begins with "The data", "ended"."""
     try:
         data = _called(data, batch_size)
-        wide = (
-            {a.dtype.name for a in _leaves(data) if _is_floating(a)} - {_floatx()} if _is_tuple_of_arrays(data) else ()
-        )
-        if wide:
-            yield (
-                "note",
-                f"holds arrays of {', '.join(sorted(wide))}; as fit does, they are cast to {_floatx()} on the host.",
-            )
+        arrays = [leaf for leaf in _leaves(data) if isinstance(leaf, np.ndarray)] if _is_tuple_of_arrays(data) else []
+        if others := {array.dtype.name for array in arrays if _is_floating(array)} - {_floatx()}:
+            kinds = ", ".join(sorted(others))
+            yield "note", f"holds arrays of {kinds}; as fit does, they are cast to {_floatx()} on the host."
         for batch in itertools.islice(_batches(data, batch_size), count):
             yield "batch", _as_arrays(batch)
         yield "ended", ""
@@ -169,8 +165,8 @@ def _slices(arrays: Any, batch_size: int) -> Iterator[Any]:
         yield _mapped(lambda a: a[here].astype(_floatx()) if _is_floating(a) else a[here], arrays)  # noqa: B023
 
 
-def _is_floating(array: Any) -> bool:
-    return np.issubdtype(getattr(array, "dtype", None), np.floating)
+def _is_floating(array: np.ndarray) -> bool:
+    return np.issubdtype(array.dtype, np.floating)
 
 
 def _floatx() -> str:

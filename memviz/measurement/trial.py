@@ -69,10 +69,11 @@ def measure(
     of the device's memory (for the reference device, of the host's) such as ``"40 %"``.
     record: also every allocation of the build, the first and the fourth step, as profiles (there are four steps then
     at least).
-    data: what is trained on, in place of handwritten digits: batches as `model.fit` takes them, from a
-    tf.data.Dataset, a keras.utils.PyDataset, a generator, a tuple (features, labels) of arrays, or a function that
-    returns one (which may take batch_size). A function is called in a process of its own, so that neither its pipeline
-    nor its files stay; all other data is read in this process, and none on the device that is measured.
+    data: what is trained on, in place of handwritten digits: batches (features, labels), or with sample weights, from a
+    tf.data.Dataset, a keras.utils.PyDataset, a generator, a tuple of arrays (cast to floatx, as `fit` does), or a
+    function that returns one of these (which may take batch_size). A function is called in a process of its own, so
+    that neither its pipeline nor its files stay; all other data is read in this process, and none on the device that
+    is measured.
     inference: also one batch of evaluation and one of prediction, of Keras' default of 32 examples, or of the given
     data as it is.
     timeout: seconds for the whole trial, or a mapping from phases, such as "build", to seconds.

@@ -59,6 +59,13 @@ def with_weights():
     return (*arrays(), np.ones(40, "float32"))
 
 
+def frames():
+    import pandas as pd
+
+    features, labels = arrays(dtype="float64")
+    return pd.DataFrame(features), pd.Series(labels)
+
+
 def py_dataset():
     import keras
 

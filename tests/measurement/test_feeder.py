@@ -41,7 +41,7 @@ TAKEN = {
     "arrays here": feeds.arrays(), "generator here": feeds.generator(),
     "a smaller batch": feeds.ending_with_a_smaller_batch, "three batches": feeds.three_batches,
     "float64 arrays": lambda: feeds.arrays(dtype="float64"), "float64": feeds.wide_generator,
-    "no weights": feeds.none_for_weights, "leaving files": feeds.leaving_files,
+    "no weights": feeds.none_for_weights, "frames": feeds.frames, "leaving files": feeds.leaving_files,
 }  # fmt: skip
 REFUSED = {
     "nothing": (feeds.nothing, "The data function nothing returned None; it returns a tf.data.Dataset"),
@@ -67,7 +67,14 @@ REFUSED = {
 
 # What needs processes to be seen; all else is seen at the pipe's end.
 IN_A_TRIAL = ("killed", "forking", "exiting")
-AT_THE_PIPE = ("generator function", "PyDataset", "sample weights", "a function of the batch size", "no weights")
+AT_THE_PIPE = (
+    "generator function",
+    "PyDataset",
+    "sample weights",
+    "a function of the batch size",
+    "no weights",
+    "frames",
+)
 
 
 @pytest.fixture(scope="module")
