@@ -15,6 +15,7 @@ PHASE_WORDS = {
     "evaluate": "evaluation",
     "predict": "prediction",
 }
+BATCH = "batch"  # in place of an operation's name, where it is the batch that finds no room
 _SHAPE = re.compile(r"allocating tensor with shape\s*\[([\d,]*)\] and type (\w+)")
 # Inside a function the node is named; the wrapper that an eager op runs in is called {{function_node ...}}.
 _OP = re.compile(r"(?:\{\{node |\[Op:)([^\]}]+)")
@@ -32,7 +33,7 @@ class Failure:
     """
 
     phase: str
-    op: str = ""  # the operation's name in the graph, or its type where it ran by itself
+    op: str = ""  # the operation's name in the graph, or its type where it ran by itself; `BATCH` for the input
     shape: tuple[int, ...] | None = None
     dtype: str = ""
     requested_bytes: int | None = None
@@ -65,15 +66,15 @@ def failure_sentences(failure: Failure, batch_size: int) -> str:
     if failure.free_bytes is not None and failure.largest_free_bytes is not None:
         largest = format_bytes(failure.largest_free_bytes)
         limit += f", of which {format_bytes(failure.free_bytes)} were free, {largest} of them in one piece"
-    ways = ["a larger budget"]
+    ways, of_batch = ["a larger budget"], failure.op == BATCH
     if failure.weight:
         limit += f". That is the shape of the weight {failure.weight}, which is as large for any batch"
-    elif failure.in_graph and batch_size > 1:
+    elif (failure.in_graph or of_batch) and batch_size > 1:
         ways.append("a smaller batch")
-    of_weights = bool(failure.weight) or not failure.in_graph
+    of_weights = bool(failure.weight) or not (failure.in_graph or of_batch)
     if of_weights and failure.phase != "build":
         ways.append("an optimizer with fewer slots")
-    what = f"{failure.op or 'an operation'} {asked}{limit}. Way out: {', '.join(ways)}"
+    what = f"{'the batch' if of_batch else failure.op or 'an operation'} {asked}{limit}. Way out: {', '.join(ways)}"
     parameters = "or fewer parameters (pooling before Flatten, a smaller Dense)"
     fewer = parameters if of_weights else "or a smaller input, fewer filters or earlier pooling"
     return f"Out of memory in {PHASE_WORDS[failure.phase]}: {what}, {fewer}."

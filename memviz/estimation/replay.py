@@ -15,6 +15,7 @@ from memviz.estimation.branches import Branches, branches
 from memviz.estimation.graph import StepGraph
 from memviz.estimation.initializers import WEIGHT
 from memviz.estimation.kernels import NOT_ON_DEVICE
+from memviz.failure import BATCH
 from memviz.profile import INPUT, TRAINING_PHASES, Allocation, Category
 from memviz.units import tensor_bytes
 
@@ -238,4 +239,4 @@ def _constants(step: Step, run: str) -> Iterator[Line]:
 
 
 def _fed(nbytes: int, shape: tuple[int, ...], dtype: str) -> Purpose:
-    return Purpose(Owner(INPUT, Category.INPUT), "batch", shape, dtype)
+    return Purpose(Owner(INPUT, Category.INPUT), BATCH, shape, dtype)

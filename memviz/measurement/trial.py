@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from memviz.child.machine import available_bytes, budget_of, child_environment, chosen_device, oom_kills
 from memviz.child.process import ChildEndedError, ChildProcess
-from memviz.failure import PHASE_WORDS, failure_sentences, parse_failure
+from memviz.failure import BATCH, PHASE_WORDS, failure_sentences, parse_failure
 from memviz.interchange import profile_from_dict
 from memviz.measurement.feeder import Feeder
 from memviz.measurement.result import Status, Trial, TrialEvent, TrialStep
@@ -256,7 +256,7 @@ class RunningTrial:
         failure, alive = parse_failure(text, self._phase, self._request["limit_bytes"]), None
         failure = dataclasses.replace(failure, weight=weight)
         if batch:
-            failure = dataclasses.replace(failure, op="the batch", in_graph=True)
+            failure = dataclasses.replace(failure, op=BATCH)
         if "at_failure" in recorded:
             alive = profile_from_dict(recorded["at_failure"])
             failure = dataclasses.replace(failure, in_use_bytes=alive.peak_bytes, **recorded["free"])

@@ -254,7 +254,8 @@ def test_the_largest_step_is_in_the_waterfall():
 
 def test_a_batch_that_finds_no_room_is_named():
     trial = RunningTrial(troubled.wide_input, setup(batch_size=64, budget="16 MiB", loss="mse")).wait()
-    assert (trial.status, trial.failure.op, trial.failure.shape) == ("out_of_memory", "the batch", (64, 100_000))
+    assert (trial.status, trial.failure.op, trial.failure.shape) == ("out_of_memory", "batch", (64, 100_000))
+    assert "the batch asked for 24.41 MiB (64 x 100,000, float32)" in trial.error
     assert "a smaller batch" in trial.error
     assert "slots" not in trial.error
 
