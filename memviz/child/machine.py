@@ -60,8 +60,8 @@ def total_bytes(device: str) -> int:
     if device == REFERENCE:
         return psutil.virtual_memory().total
     with nvml() as library:
-        handle = library.nvmlDeviceGetHandleByIndex(int(device.removeprefix("GPU:")))
-        return library.nvmlDeviceGetMemoryInfo(handle).total
+        number = int(device.removeprefix("GPU:"))
+        return library.nvmlDeviceGetMemoryInfo(library.nvmlDeviceGetHandleByIndex(number)).total
 
 
 def budget_of(budget: int | str | None, device: str | None) -> int | str | None:

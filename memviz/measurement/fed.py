@@ -99,17 +99,19 @@ class FedBatches:
                 self._say("note", text=f"Step {step + 1} has {len(array)} examples, and a graph of its own.")
             if step == 0 and array.dtype == np.float64 and (usual := spec.dtype.as_numpy_dtype) != np.float64:
                 few = array.size * np.dtype(usual).itemsize
-                self._say(
-                    "note",
-                    text=f"The data's features are float64 and stay so on the device: {format_bytes(array.nbytes)} per "
-                    f"batch, as {spec.dtype.name} {format_bytes(few)}.",
-                )
+                kept = f"{format_bytes(array.nbytes)} per batch, as {spec.dtype.name} {format_bytes(few)}"
+                self._say("note", text=f"The data's features are float64 and stay so on the device: {kept}.")
 
     def _check_labels(self, labels: Any, step: int) -> None:
         if not self._classes_matter or _paths(labels) != _paths(self._labels):
             return  # a step of the user's own may take anything, and Keras finds outputs by name
         specs, arrays = keras.tree.flatten(self._labels), keras.tree.flatten(labels)
         for spec, array, classes in zip(specs, arrays, self._classes, strict=True):
+            if spec.dtype.name == CLASS_LABEL_DTYPE and classes > 1 and array.shape[1:] == (*spec.shape[1:], classes):
+                raise ValueError(
+                    f"The data's labels are one-hot, {array.shape[1:]} per example, and the loss takes class numbers; "
+                    "give loss='categorical_crossentropy', or class numbers."
+                )
             if spec.dtype.name == CLASS_LABEL_DTYPE and (wrong := array[(array < 0) | (array >= classes)]).size:
                 raise ValueError(
                     f"The label {wrong[0]} of step {step + 1} is none of the network's {classes} classes, which "

@@ -11,6 +11,7 @@ import inspect
 import itertools
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from multiprocessing.connection import Connection, Pipe
@@ -91,7 +92,8 @@ def _messages(data: Any, batch_size: int, count: int) -> Iterator[tuple[str, Any
     except _UnsuitableError as error:
         yield "failed", str(error)
     except BaseException as error:  # sys.exit too
-        yield "failed", f"raised {_line(error)}."
+        frames = [f for f in traceback.extract_tb(error.__traceback__) if "site-packages" not in f.filename]
+        yield "failed", f"raised {_line(error)} (line {frames[-1].lineno} of {frames[-1].filename})."
 
 
 def packed(data: Callable[..., Any]) -> str:

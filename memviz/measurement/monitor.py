@@ -50,8 +50,7 @@ class MemoryMonitor(keras.callbacks.Callback):
 
         self._tf = tf.config.experimental
         there = [name.name.removeprefix("/physical_device:") for name in tf.config.list_physical_devices()]
-        first = next((name for name in there if name.startswith("GPU:")), "CPU:0")
-        self.device = _full_name(device) if device else first
+        self.device = _full_name(device or next((name for name in there if name.startswith("GPU:")), "CPU:0"))
         if self.device not in there:
             raise ValueError(f"device={device!r} is not here: TensorFlow sees {', '.join(there)}.")
         self.not_counted = (*_NOT_SEEN, *(_NOT_SEEN_ON_CPU if self.device.startswith("CPU") else ()))

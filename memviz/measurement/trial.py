@@ -67,6 +67,7 @@ def measure(
 
     The keywords up to memory_growth are `TrainingSetup`'s; budget is bytes or text such as ``"9513 MiB"``, or a share
     of the device's memory (for the reference device, of the host's) such as ``"40 %"``.
+    steps: how many are run; what is steady begins with the third.
     record: also every allocation of the build, the first and the fourth step, as profiles (there are four steps then
     at least).
     data: what is trained on, in place of handwritten digits: batches (features, labels), or with sample weights, from a
@@ -138,7 +139,7 @@ class RunningTrial:
         self._setup, self._record, self._timeout, self._on_event = setup, record, timeout, on_event
         self._began = self._since = time.monotonic()
         self._limit = None if isinstance(timeout, Mapping) else timeout  # seconds since self._since
-        self._phase, self._waiting, self._cancelled = "import", False, False
+        self._phase, self._waiting, self._cancelled, self._failed_at = "import", False, False, 0  # its peak in bytes
         self._built: Mapping[str, Any] = {}  # the build's peak_bytes, and in words the data to train on
         self._steps: list[TrialStep] = []
         self._inferred: dict[str, int] = {}  # phase -> peak, in bytes
@@ -246,17 +247,16 @@ class RunningTrial:
         return {"status": status, "error": _SENTENCES[status].format(where=where, why=why)}
 
     def _failed(
-        self, status: Status, text: str, weight: str = "", batch: bool = False, **recorded: Any
+        self, status: Status, text: str, weight: str = "", batch: bool = False, peak_bytes: int = 0, **recorded: Any
     ) -> dict[str, Any]:
         """The outcome of an exception that the child caught. weight: of `Failure`. batch: whether it was the batch that
-        found no room. recorded: what was alive, where that was asked for.
+        found no room. peak_bytes: of the phase, so far. recorded: what was alive, where that was asked for.
         """
         if status != "out_of_memory":
             return self._outcome(status, text)
+        self._failed_at = peak_bytes
         failure, alive = parse_failure(text, self._phase, self._request["limit_bytes"]), None
-        failure = dataclasses.replace(failure, weight=weight)
-        if batch:
-            failure = dataclasses.replace(failure, op=BATCH)
+        failure = dataclasses.replace(failure, weight=weight, op=BATCH if batch else failure.op)
         if "at_failure" in recorded:
             alive = profile_from_dict(recorded["at_failure"])
             failure = dataclasses.replace(failure, in_use_bytes=alive.peak_bytes, **recorded["free"])
@@ -315,13 +315,12 @@ class RunningTrial:
         )
 
     def _waterfall(self, peaks: Sequence[int]) -> Waterfall:
-        limit = self._request["limit_bytes"]
         return Waterfall.of(
             live_bytes=self._steps[-1].bytes_in_use if self._steps else None,
-            peak_bytes=max([*peaks, *(step.peak_bytes for step in self._steps)], default=None),
-            reserved_bytes=None if self._request["memory_growth"] else limit,
+            peak_bytes=max([*peaks, self._failed_at, *(step.peak_bytes for step in self._steps)]) or None,
+            reserved_bytes=None if self._request["memory_growth"] else self._request["limit_bytes"],
             host_rss_bytes=max((step.host_rss_bytes for step in self._steps), default=None),
-            limit_bytes=limit,
+            limit_bytes=self._request["limit_bytes"],
             driver=self._driver,
         )
 

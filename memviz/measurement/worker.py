@@ -40,9 +40,11 @@ class _Trainer:
         self._recorder: Recorder | None = None  # where recording was asked for
         self._model: Any = None  # once it is built
         self.placing = False  # a batch on the device
+        self.device: Device | None = None  # once it is open
 
     def run(self) -> None:
         device = open_device(self._request["device"], self._request["limit_bytes"], self._request["memory_growth"])
+        self.device = device
         device.reset_peak()
         threading.Thread(target=self._sample, args=(device,), name="memviz-sampler", daemon=True).start()
         keras.utils.set_random_seed(0)
@@ -204,7 +206,7 @@ def main() -> None:
         text = str(error) if bare else f"{type(error).__name__}: {error}"
         told: dict[str, Any] = {"kind": "failed", "status": status, "text": text}
         if exhausted:
-            told["batch"] = trainer.placing
+            told |= {"batch": trainer.placing, "peak_bytes": trainer.device.memory()[1] if trainer.device else 0}
             told["weight"] = trainer.weight_of_shape(parse_failure(text, "", None).shape)
             told |= trainer.what_was_alive()
         channel.send(told)

@@ -328,8 +328,9 @@ def trial_figure(
         _line("in use", at, [e.bytes_in_use for e in samples], units, IN_USE)
         | {"fill": "tozeroy", "fillcolor": "rgba(0,114,178,0.18)"},
         _line("peak of the phase", at, [e.peak_bytes for e in samples], units, INK, width=1.5, dash="dot"),
-        _line("estimated peak", level_at, levels, units, ESTIMATE, width=3, dash="dash"),
-        _line("budget", [0, last], [budget_bytes] * 2, units, BUDGET, width=2.5),
+        _line("estimated peak", level_at, levels, units, ESTIMATE, width=3, dash="dash") | {"showlegend": bool(levels)},
+        _line("budget", [0, last], [budget_bytes] * 2, units, BUDGET, width=2.5)
+        | {"showlegend": budget_bytes is not None},
         {"type": "scatter", "mode": "lines+markers", "name": "loss", "x": [e.seconds - zero for e in steps],
          "y": [e.step.loss for e in steps if e.step], "xaxis": "x2", "yaxis": "y2", "line": {"color": "#6f42c1"},
          "hovertemplate": "%{y:.4g} (mean so far)"},

@@ -28,13 +28,15 @@ def running(network, **options):
 
 def left_over():
     """What a trial could leave: children, open files, threads, temporary folders, shared memory."""
-    folders = {name for name in os.listdir(tempfile.gettempdir()) if name.startswith("memviz-")}
+    folders = set(os.listdir(tempfile.gettempdir()))
     children = {child.pid for child in psutil.Process().children(recursive=True)}
     return children, open_fds(), threading.active_count(), folders, set(os.listdir("/dev/shm"))
 
 
 @pytest.fixture(autouse=True)
-def nothing_left():
+def nothing_left(tmp_path_factory, monkeypatch):
+    # Others may have trials, too.
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("own")))
     before = left_over()
     yield
     assert left_over() == before

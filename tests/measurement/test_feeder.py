@@ -52,15 +52,16 @@ REFUSED = {
     "too wide": (feeds.too_wide, "The data's features are (9,) per example, the network takes (8,)."),
     "batch size": (feeds.another_batch_size, "batches hold 5 examples, batch_size is 4; give batch_size=5"),
     "names": (feeds.unknown_names, "The data's features are 'left', 'right', the network takes one tensor."),
+    "one-hot": (feeds.one_hot, "The data's labels are one-hot, (3,) per example, and the loss takes class numbers"),
     "label": (feeds.label_outside, "The label 3 of step 3 is none of the network's 3 classes, which are 0 to 2."),
     "ragged": (feeds.ragged, "values that no dense tensor of numbers holds"),
     "strings": (feeds.strings, "values that no dense tensor of numbers holds"),
-    "raising": (feeds.raising, "The data raised KeyError: 'no such clip'."),
-    "raising at once": (feeds.raising_at_once, "The data raised FileNotFoundError: clips.zip."),
+    "raising": (feeds.raising, "The data raised KeyError: 'no such clip' (line "),
+    "raising at once": (feeds.raising_at_once, "The data raised FileNotFoundError: clips.zip (line "),
     "killed": (feeds.killed, "somebody killed the process that reads the data"),
     "forking": (feeds.forking_and_killed, "somebody killed the process that reads the data"),
-    "exiting by itself": (feeds.exiting_by_itself, "The data raised SystemExit: no clips found."),
-    "a broken pipe": (feeds.a_broken_pipe, "The data raised BrokenPipeError: ffmpeg is gone."),
+    "exiting by itself": (feeds.exiting_by_itself, "The data raised SystemExit: no clips found (line "),
+    "a broken pipe": (feeds.a_broken_pipe, "The data raised BrokenPipeError: ffmpeg is gone (line "),
     "exiting": (feeds.exiting, "the process that reads the data ended with exit code 3. The end of what it wrote:"),
 }  # fmt: skip
 
@@ -78,15 +79,18 @@ AT_THE_PIPE = (
 
 
 @pytest.fixture(scope="module")
-def trials():
-    before, left = open_fds(), set(os.listdir(tempfile.gettempdir()))
+def trials(tmp_path_factory):
+    before, mine = open_fds(), tmp_path_factory.mktemp("own")  # others may have trials, too
+    monkeypatch = pytest.MonkeyPatch()
+    monkeypatch.setattr(tempfile, "tempdir", str(mine))
     with ThreadPoolExecutor(3) as pool:
         data = {name: TAKEN[name] for name in TAKEN if name not in AT_THE_PIPE}
         data |= {name: REFUSED[name][0] for name in IN_A_TRIAL}
         found = dict(zip(data, pool.map(fed, data.values()), strict=True))
     children = [c for c in psutil.Process().children(recursive=True) if "memviz.measurement" in " ".join(c.cmdline())]
     assert not children
-    assert not {name for name in set(os.listdir(tempfile.gettempdir())) - left if name.startswith("memviz-")}
+    assert not os.listdir(mine)
+    monkeypatch.undo()
     assert open_fds() - before <= 2  # the generator that is not finished keeps its end until it is asked again
     return found
 

@@ -173,6 +173,7 @@ def test_out_of_memory_says_where_and_for_what(ended, name, phase, words, shape)
     for part in (f"Out of memory in {words}", failure.op, "float32", "the limit is", "Way out"):
         assert part in trial.error
     assert len(trial.steps) == {"build": 0, "first_step": 0}.get(phase, len(trial.steps))
+    assert failure.limit_bytes / 2 < trial.waterfall.peak_bytes <= failure.limit_bytes
 
 
 def test_later_steps_may_fail_where_the_first_did_not(ended):

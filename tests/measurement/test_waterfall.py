@@ -82,7 +82,7 @@ def test_its_figure_shows_what_is_known_and_names_the_rest():
     (bars,) = waterfall_figure(stages(reserved_bytes=None)).data
     assert list(bars.x) == [9 * GIB, 9 * GIB + MIB, 9_982 * MIB, 552 * MIB, 15_360 * MIB, GIB]
     figure = waterfall_figure(stages(reserved_bytes=None), units="decimal")
-    assert "Not told here: reserved by the pool, context and libraries" in figure.layout.title.text
+    assert "Not told here: reserved by the pool, context + libraries" in figure.layout.title.text
     assert figure.data[0].text[-1] == " 1.07 GB"
     assert "Not told" not in waterfall_figure(stages()).layout.title.text
     assert len(waterfall_figure(Waterfall()).data) == 1
