@@ -204,8 +204,8 @@ class RunningTrial:
                 self._emit("sample", **told)
             case "waiting":
                 self._waiting = True
-                # Its end of the pipe may be held open by what it forked.
-                if self._feeder and self._feeder.child and self._feeder.child.ended:
+                # Its end of the pipe may be held open by what it forked. Where it ended well, all was sent meanwhile.
+                if self._feeder and (child := self._feeder.child) and child.ended and child.kill():
                     return self._feeder_gone()
             case "fed":
                 self._waiting = False

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from multiprocessing import Pipe
@@ -266,8 +267,6 @@ def test_a_batch_that_finds_no_room_is_named():
 
 def test_all_words_of_waiting_end_when_the_data_comes():
     def late():
-        import time
-
         time.sleep(2)
         yield np.zeros((feeds.BATCH, 9), "float32"), np.zeros(feeds.BATCH)
 
@@ -317,6 +316,18 @@ running.wait()
         parent.kill()
     assert all(map(gone, pids))
     assert not list(tmp_path.iterdir())
+
+
+def test_a_parent_that_hears_late_that_data_was_waited_for_goes_on():
+    def slow_to_listen(event):
+        if event.phase == "first_step" and event.kind == "phase":
+            time.sleep(6)  # the feeder has sent all and is gone by then
+
+    def late():
+        time.sleep(2)
+        yield from [feeds.arrays(feeds.BATCH)] * 9
+
+    assert fed(late, steps=2, on_event=slow_to_listen).status == "completed"
 
 
 def test_cancelling_ends_the_feeder_too():
