@@ -230,14 +230,12 @@ def _one_region(limit_bytes: int) -> BfcAllocator:
 
 
 def _required_bytes(scripts: Sequence[Sequence[Line]], by_order: Sequence[Mapping[str, int]]) -> int:
-    """The smallest one-region budget in which the modelled allocator survives build and training, to within 0.2 %.
-
-    In the two orders that peak highest; the others need less.
+    """The smallest one-region budget in which the modelled allocator survives build and training, to within 0.2 %, in
+    every order: one that peaks lower can need more, where it leaves the free memory in more pieces.
     """
     needs = [max(found[phase] for phase in TRAINING_PHASES) for found in by_order]
-    highest = sorted(zip(needs, map(of_training, scripts), strict=True), key=lambda pair: -pair[0])[:2]
     required = 0
-    for need, lines in highest:
+    for need, lines in sorted(zip(needs, map(of_training, scripts), strict=True), key=lambda pair: -pair[0]):
         required = _smallest(lines, max(need, required))
     return required
 

@@ -14,10 +14,13 @@ from keras.src.backend.tensorflow.core import Variable
 
 import memviz
 from memviz.child.machine import default_device
+from memviz.estimation.allocator import BfcAllocator
+from memviz.estimation.estimate import estimate_traced, trace_training
+from memviz.estimation.replay import of_training, peaks
 from memviz.estimation.service import shared_service
 from memviz.models.network import Network
 from memviz.profile import Category
-from memviz.setup import INFERENCE_BATCH, OPTIMIZERS, TrainingSetup
+from memviz.setup import FIRST_REGION_BYTES, INFERENCE_BATCH, OPTIMIZERS, TrainingSetup
 
 BIRD_AUDIO_WEIGHTS = 770_482_865 * 4
 
@@ -162,6 +165,24 @@ def test_a_script_allocates_nothing_and_its_model_stays_as_it_was():
     unset = {"TF_CPU_ALLOCATOR_USE_BFC", "TF_ENABLE_ONEDNN_OPTS"}
     environment = {name: value for name, value in os.environ.items() if name not in unset}
     subprocess.run([sys.executable, "-c", IN_A_SCRIPT], check=True, env=environment, capture_output=True)
+
+
+def in_pieces():
+    """The orders that peak lowest here need the largest budget: they leave free memory in pieces."""
+    x = image = keras.Input((64, 64, 3))
+    for filters in (32, 64, 128):
+        x = keras.layers.Conv2D(filters, 3, padding="same")(x)
+        x = keras.layers.MaxPooling2D()(keras.layers.ReLU()(keras.layers.BatchNormalization()(x)))
+    x = keras.layers.Dense(256, activation="relu")(keras.layers.Flatten()(x))
+    return keras.Model(image, keras.layers.Dense(5, activation="softmax")(x))
+
+
+def test_what_is_required_suffices_for_every_order_that_is_played():
+    options = {"batch_size": 4, "optimizer": "adam", "jit_compile": False, "device": "reference"}
+    traced = trace_training(Network.of(in_pieces), TrainingSetup(**options), orders=8)
+    required = estimate_traced(traced, TrainingSetup(**options)).required_bytes
+    for lines in traced.scripts:
+        peaks(of_training(lines), BfcAllocator(required, (FIRST_REGION_BYTES, required)))  # raises where it does not
 
 
 def test_a_budget_and_growth_change_only_what_they_must():
