@@ -186,7 +186,6 @@ class Explorer:
         state, knob = self.state, self.knobs.reached
         if self._looked_ahead_from == (state, knob) or self.start_button.disabled:
             return
-        self._looked_ahead_from = (state, knob)
         moves = self.knobs.ahead()
 
         def ask() -> None:
@@ -197,6 +196,7 @@ class Explorer:
                     _estimate(*words.state_of(values, self._base).question)
 
         threading.Thread(target=ask, name="memviz-ahead", daemon=True).start()
+        self._looked_ahead_from = (state, knob)
 
     def _begin(self) -> None:
         known = self.estimate if self._drawn.question == self.state.question else None
