@@ -67,11 +67,12 @@ def failure_sentences(failure: Failure, batch_size: int) -> str:
         largest = format_bytes(failure.largest_free_bytes)
         limit += f", of which {format_bytes(failure.free_bytes)} were free, {largest} of them in one piece"
     ways, of_batch = ["a larger budget"], failure.op == BATCH
+    in_step = failure.in_graph or of_batch
     if failure.weight:
         limit += f". That is the shape of the weight {failure.weight}, which is as large for any batch"
-    elif (failure.in_graph or of_batch) and batch_size > 1:
+    elif in_step and batch_size > 1:
         ways.append("a smaller batch")
-    of_weights = bool(failure.weight) or not (failure.in_graph or of_batch)
+    of_weights = bool(failure.weight) or not in_step
     if of_weights and failure.phase != "build":
         ways.append("an optimizer with fewer slots")
     what = f"{'the batch' if of_batch else failure.op or 'an operation'} {asked}{limit}. Way out: {', '.join(ways)}"

@@ -25,7 +25,7 @@ class FeederGoneError(Exception):
 class FedBatches:
     """One batch per step, as the data has it: what differs from what the network takes is refused, or said.
 
-    say: is called with a kind of message and its text: "waiting", "note".
+    say: is called with a kind of message: a "note" and its text, "waiting" for a batch, or "fed" with one.
     """
 
     def __init__(self, connection: Connection, model: Any, setup: TrainingSetup, say: Callable[..., None]) -> None:
