@@ -54,7 +54,6 @@ class MemoryMonitor(keras.callbacks.Callback):
         if self.device not in there:
             raise ValueError(f"device={device!r} is not here: TensorFlow sees {', '.join(there)}.")
         self.not_counted = (*_NOT_SEEN, *(_NOT_SEEN_ON_CPU if self.device.startswith("CPU") else ()))
-        self.steps: list[TrialStep] = []
         self.epochs: list[int] = []
         self.leak = ""
         self._process = psutil.Process()
@@ -62,6 +61,8 @@ class MemoryMonitor(keras.callbacks.Callback):
         self._began = self._step_began = 0.0
         self._in_use: list[int] = []
         self._ends: list[float] = []  # of the steps, in seconds since the first one began
+        # A `TrialStep`'s fields: to make the record itself in each step would cost as much as all else that is done.
+        self._noted: list[tuple[Any, ...]] = []
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Better no training than one that ends in its first step."""
@@ -86,16 +87,14 @@ class MemoryMonitor(keras.callbacks.Callback):
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Note the step, and look for a slope."""
         now, info = time.monotonic(), self._tf.get_memory_info(self.device)
-        loss = (logs or {}).get("loss")
-        step = TrialStep(
-            len(self.steps) + 1, info["current"], info["peak"], None if loss is None else float(loss),
-            now - self._step_began, self._host_rss(now),
-        )  # fmt: skip
-        self.steps.append(step)
-        self._in_use.append(step.bytes_in_use)
+        in_use, peak, loss = info["current"], info["peak"], (logs or {}).get("loss")
+        loss = None if loss is None else float(loss)  # a tensor would be kept, and be a leak of our own
+        self._in_use.append(in_use)
         self._ends.append(now - self._began)
-        self.epochs[-1] = max(self.epochs[-1], step.peak_bytes)
-        if not self.leak:
+        self._noted.append((len(self._ends), in_use, peak, loss, now - self._step_began, self._host_rss(now)))
+        if peak > self.epochs[-1]:
+            self.epochs[-1] = peak
+        if not self.leak and (len(self._in_use) - _WARM_UP) % _RUN == 0:
             self.leak = growth(self._in_use)
             if self.leak:
                 print(f"\nmemviz: {self.leak}")
@@ -105,6 +104,11 @@ class MemoryMonitor(keras.callbacks.Callback):
         if now - self._rss_at > 0.1:
             self._rss, self._rss_at = self._process.memory_info().rss, now
         return self._rss
+
+    @property
+    def steps(self) -> list[TrialStep]:
+        """One per training step, from 1 on through all epochs, in bytes of TensorFlow's allocator."""
+        return [TrialStep(*noted) for noted in self._noted]
 
     @property
     def events(self) -> list[TrialEvent]:

@@ -40,19 +40,18 @@ class _Trainer:
         self._recorder: Recorder | None = None  # where recording was asked for
         self._model: Any = None  # once it is built
         self.placing = False  # a batch on the device
-        self.device: Device | None = None  # once it is open
+        self.device: Any = None  # the `Device`, once it is open
 
     def run(self) -> None:
-        device = open_device(self._request["device"], self._request["limit_bytes"], self._request["memory_growth"])
-        self.device = device
-        device.reset_peak()
-        threading.Thread(target=self._sample, args=(device,), name="memviz-sampler", daemon=True).start()
+        self.device = open_device(*map(self._request.get, ("device", "limit_bytes", "memory_growth")))
+        self.device.reset_peak()
+        threading.Thread(target=self._sample, name="memviz-sampler", daemon=True).start()
         keras.utils.set_random_seed(0)
         network, setup = unpacked(self._request["question"])
-        model, batches = self._build(device, network, setup)
-        self._train(model, batches, device)
+        model, batches = self._build(network, setup)
+        self._train(model, batches)
         if self._request["inference"]:
-            self._infer(model, batches, setup, device)
+            self._infer(model, batches, setup)
         with self._recording_read():
             for profile in self._recorder.profiles() if self._recorder else ():
                 self._send({"kind": "profile", "profile": profile_to_dict(profile)})
@@ -97,22 +96,22 @@ class _Trainer:
     def _recorded(self, name: str) -> AbstractContextManager[Any]:
         return self._recorder.phase(name) if self._recorder else nullcontext()
 
-    def _sample(self, device: Device) -> None:
+    def _sample(self) -> None:
         """Say every quarter of a second how much is in use, so that a chart moves within long steps too."""
         while True:
-            self._send({"kind": "sample", **_amounts(device)})
+            self._send({"kind": "sample", **_amounts(self.device)})
             time.sleep(SAMPLE_SECONDS)
 
     def _enter(self, phase: str) -> None:
         self._send({"kind": "phase", "phase": phase})
 
-    def _build(self, device: Device, network: Network, setup: TrainingSetup) -> tuple[Any, Any]:
+    def _build(self, network: Network, setup: TrainingSetup) -> tuple[Any, Any]:
         self._enter("build")
         if self._request["folder"]:
-            self._recorder = Recorder(device, self._request["folder"], setup)
+            self._recorder = Recorder(self.device, self._request["folder"], setup)
         with self._recorded("build"):
             self._model = model = compiled_model(network, setup)
-        peak = device.memory()[1]
+        peak = self.device.memory()[1]
         batches = self._batches(model, setup)
         self._send({"kind": "built", "peak_bytes": peak, "data": batches.description})
         return model, batches
@@ -124,12 +123,12 @@ class _Trainer:
         classes = [output.shape[-1] for output in keras.tree.flatten(ends(model, setup.inputs)[1])]
         return Batches(*batch_specs(model, setup.batch_size, setup.inputs), classes)
 
-    def _train(self, model: Any, batches: Any, device: Device) -> None:
+    def _train(self, model: Any, batches: Any) -> None:
         step = step_function(model)
         for index in range(1, self._request["steps"] + 1):
             if index <= 2:
                 self._enter("first_step" if index == 1 else "steady_step")
-            device.reset_peak()
+            self.device.reset_peak()
             if (batch := batches.batch(index - 1)) is None:
                 if self._recorder and index <= RECORDED_STEP:
                     self._send({"kind": "note", "text": f"No steady step is recorded: that is step {RECORDED_STEP}."})
@@ -140,35 +139,35 @@ class _Trainer:
                 began = time.perf_counter()
                 if index == 1:
                     build_slots(model)
-                loss = self._step(step, batch, device)
+                loss = self._step(step, batch)
                 seconds = time.perf_counter() - began
-            self._send({"kind": "step", "index": index, "loss": loss, "seconds": seconds, **_amounts(device)})
+            self._send({"kind": "step", "index": index, "loss": loss, "seconds": seconds, **_amounts(self.device)})
             if index == RECORDED_STEP:
                 self._stop_recording()
         self._stop_recording()  # where the data ended before
 
-    def _infer(self, model: Any, batches: Any, setup: TrainingSetup, device: Device) -> None:
+    def _infer(self, model: Any, batches: Any, setup: TrainingSetup) -> None:
         """A batch of evaluation and one of prediction: their peaks."""
         if not self._request["fed"]:
             batches = self._batches(model, dataclasses.replace(setup, batch_size=INFERENCE_BATCH))
         for number, (phase, kind) in enumerate(INFERENCE.items(), start=self._request["steps"]):
             self._enter(phase)
-            device.reset_peak()
+            self.device.reset_peak()
             if (batch := batches.batch(number)) is None:
                 break
-            self._step(step_function(model, kind), batch[:1] if kind == "predict" else batch, device)
-            self._send({"kind": "inferred", "peak_bytes": device.memory()[1]})
+            self._step(step_function(model, kind), batch[:1] if kind == "predict" else batch)
+            self._send({"kind": "inferred", "peak_bytes": self.device.memory()[1]})
 
     def _stop_recording(self) -> None:
         if self._recorder and self._recorder.recording:
             with self._recording_read():
                 self._recorder.stop()
 
-    def _step(self, step: Any, batch: Any, device: Device) -> float | None:
+    def _step(self, step: Any, batch: Any) -> float | None:
         """One training step on a batch that is put on the device anew, and its loss; the batch is gone afterwards."""
         self.placing = True
         with mark(BATCH):
-            placed = keras.tree.map_structure(device.place, batch)
+            placed = keras.tree.map_structure(self.device.place, batch)
         self.placing = False
         # The metrics are not reset in between, as within an epoch: that would allocate, and is no part of a step.
         logs = step(placed)
