@@ -165,8 +165,7 @@ class RunningTrial:
             return self._trial or self._run()
 
     def _run(self) -> Trial:
-        files = self._record or self._feeder
-        with tempfile.TemporaryDirectory(prefix="memviz-") if files else nullcontext() as folder:
+        with tempfile.TemporaryDirectory(prefix="memviz-") if self._record or self._feeder else nullcontext() as folder:
             try:
                 outcome = self._follow(folder)
             finally:

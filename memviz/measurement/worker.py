@@ -43,7 +43,8 @@ class _Trainer:
         self.device: Any = None  # the `Device`, once it is open
 
     def run(self) -> None:
-        self.device = open_device(*map(self._request.get, ("device", "limit_bytes", "memory_growth")))
+        name, limit_bytes, growth = (self._request[key] for key in ("device", "limit_bytes", "memory_growth"))
+        self.device = open_device(name, limit_bytes, growth)
         self.device.reset_peak()
         threading.Thread(target=self._sample, name="memviz-sampler", daemon=True).start()
         keras.utils.set_random_seed(0)
