@@ -236,12 +236,12 @@ def _required_bytes(scripts: Sequence[Sequence[Line]], by_order: Sequence[Mappin
     needs = [max(found[phase] for phase in TRAINING_PHASES) for found in by_order]
     required = 0
     for need, lines in sorted(zip(needs, map(of_training, scripts), strict=True), key=lambda pair: -pair[0]):
-        required = _smallest(lines, max(need, required))
+        required = smallest_budget(lines, max(need, required))
     return required
 
 
-def _smallest(lines: Sequence[Line], need: int) -> int:
-    """The smallest budget of at least ``need`` that suffices for one order."""
+def smallest_budget(lines: Sequence[Line], need: int) -> int:
+    """The smallest budget, in bytes and of at least ``need``, that suffices for one order in one region."""
     if _reach(lines, need):
         return need
     low, high = need, _reach(lines, _ROOMY)  # what is used where there is all the room mostly suffices
