@@ -51,7 +51,7 @@ def best(found: list[list[int]], most_dead: float) -> tuple[float, float]:
     outcomes = []
     for weight in (2.0**power for power in range(-8, 9)):  # how bad a survivor is, in dead
         chosen = [
-            min((shares(needs, need / 1.02) for need in needs), key=lambda share: share[0] + weight * share[1])
+            min((shares(needs, need / 1.0199) for need in needs), key=lambda share: share[0] + weight * share[1])
             for needs in found
         ]
         outcomes.append(tuple(map(statistics.mean, zip(*chosen, strict=True))))
