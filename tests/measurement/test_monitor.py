@@ -119,3 +119,15 @@ def test_neither_a_fluctuation_nor_a_jump_or_two_are_a_growth(seed, one, two):
     assert not any(growth(jumps[:end]) for end in range(301))
     levels = [noise.randint(0, 10**6) for _ in range(300)]
     assert not any(growth(levels[:end]) for end in range(301))
+
+
+def test_a_loss_given_as_a_tensor_is_kept_as_a_number():
+    monitor = memviz.MemoryMonitor()
+    monitor.on_train_begin()
+    monitor.on_epoch_begin(0)
+    for logs in ({"loss": tf.constant(2.5)}, {}, None):
+        monitor.on_train_batch_begin(0)
+        monitor.on_train_batch_end(0, logs)
+    assert [step.loss for step in monitor.steps] == [2.5, None, None]
+    assert type(monitor.steps[0].loss) is float
+    assert [step.index for step in monitor.steps] == [1, 2, 3]
