@@ -3,10 +3,11 @@
     python benchmarks/budget_spread.py [--orders 60] [--only NAME]
 
 TensorFlow draws the order of execution per process (memviz/estimation/executor.py); so a budget that suffices here may
-not suffice there. Per row of the zoo: the smallest budget of each of many orders, as the modelled allocator decides it.
+not suffice there. Per row of the zoo: the smallest budget of each of many orders, as the estimate searches it. A budget
+below that may suffice by chance: chunks fall otherwise in it, so that what suffices is not one range without gaps.
 Then, for a required budget chosen as a quantile of those: the share of trainings that would die with 1.02 times it, and
 the share that would survive with 0.95 times it, over all rows; and the least that would survive, of any choice per row
-by which at most 3 % die.
+by which at most 3 % die, taking the searched budgets for the only ones.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ def shares(needs: list[int], required: float) -> tuple[float, float]:
 def best(found: list[list[int]], most_dead: float) -> tuple[float, float]:
     """The mean shares of the choice per row, made in full knowledge of its needs, with which the fewest survive."""
     outcomes = []
+    # A candidate lets the training with that need live, 1.0199 and not 1.02 since the quotient is rounded.
     for weight in (2.0**power for power in range(-8, 9)):  # how bad a survivor is, in dead
         chosen = [
             min((shares(needs, need / 1.0199) for need in needs), key=lambda share: share[0] + weight * share[1])
