@@ -1,13 +1,13 @@
 """By how much the budget that one and the same training needs differs from process to process, and what follows.
 
-    python benchmarks/budget_spread.py [--orders 60] [--only NAME]
+    python benchmarks/budget_spread.py [--orders 30] [--only NAME]
 
 TensorFlow draws the order of execution per process (memviz/estimation/executor.py); so a budget that suffices here may
-not suffice there. Per row of the zoo: the smallest budget of each of many orders, as the estimate searches it. A budget
-below that may suffice by chance: chunks fall otherwise in it, so that what suffices is not one range without gaps.
-Then, for a required budget chosen as a quantile of those: the share of trainings that would die with 1.02 times it, and
-the share that would survive with 0.95 times it, over all rows; and the least that would survive, of any choice per row
-by which at most 3 % die, taking the searched budgets for the only ones.
+not suffice there, and one that is larger may fail by fragmentation where a smaller one suffices. Per row of the zoo:
+the share of many orders that complete within each of a fine series of budgets, by the modelled allocator. From it the
+share of trainings that would die with 1.02 times a required budget, and that would survive with 0.95 times it: for the
+estimate's own required bytes; for the best choice per row, made in full knowledge of those orders; and for the choice
+made from one half of the orders and judged by the other half, which is what an estimate could know.
 """
 
 from __future__ import annotations
@@ -15,6 +15,9 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from memviz.setup import REFERENCE_ENVIRONMENT, TrainingSetup
 
@@ -23,61 +26,93 @@ os.environ.update(REFERENCE_ENVIRONMENT)  # before TensorFlow is imported
 from zoo import ROWS, Row
 
 from memviz.estimation.allocator import BfcAllocator
-from memviz.estimation.estimate import smallest_budget, trace_training
+from memviz.estimation.estimate import estimate_traced, reach, trace_training
 from memviz.estimation.replay import of_training, peaks
 from memviz.models.network import Network
 from memviz.units import format_bytes
 
 ROOM = 1 << 46  # bytes; more than any row needs
+STEP = 0.005  # of the lowest peak: how fine the series is
+ENOUGH = 8  # so many budgets in a row in which every order completes end the series
+WEIGHTS = (1, 1.5, 2, 2.5, 3, 4, 6, 10, 100)  # how bad a death is, in needless refusals
 
 
-def needs_of(row: Row, orders: int) -> list[int]:
-    """The smallest budget of each order, in bytes, rising."""
+@dataclass(frozen=True)
+class Curve:
+    """budgets: rising, in bytes. completed: per budget, which of the orders complete within it."""
+
+    required: int
+    budgets: list[int]
+    completed: list[list[bool]]
+
+    def shares(self, required: float, orders: Iterable[int]) -> tuple[float, float]:
+        """(of orders that die with 1.02 x required, that survive with 0.95 x required), from 0 to 1."""
+        orders = [*orders]
+        return 1 - self._alive(1.02 * required, orders), self._alive(0.95 * required, orders)
+
+    def _alive(self, budget: float, orders: Sequence[int]) -> float:
+        place = bisect_right(self.budgets, budget + 1) - 1
+        return statistics.mean(self.completed[place][order] for order in orders) if place >= 0 else 0.0
+
+    def best(self, weight: float, orders: Sequence[int]) -> float:
+        """The required budget with which deaths (times ``weight``) and survivors are fewest among some orders."""
+
+        def cost(required: float) -> float:
+            dead, alive = self.shares(required, orders)
+            return round(dead * weight + alive, 9)
+
+        costs = {budget / 1.02: cost(budget / 1.02) for budget in self.budgets}
+        alike = [required for required, each in costs.items() if each == min(costs.values())]
+        return alike[len(alike) // 2]
+
+
+def curve_of(row: Row, orders: int) -> Curve:
     setup = TrainingSetup(batch_size=row.batch_size, optimizer=row.optimizer, jit_compile=False, device="reference")
-    scripts = map(of_training, trace_training(Network.of(row.network), setup, orders=orders).scripts)
-    return sorted(
-        smallest_budget(lines, max(dict(peaks(lines, BfcAllocator(ROOM, (ROOM,)))).values())) for lines in scripts
-    )
+    network = Network.of(row.network)
+    required = estimate_traced(trace_training(network, setup), setup).required_bytes
+    scripts = [*map(of_training, trace_training(network, setup, orders=orders).scripts)]
+    lowest = min(max(dict(peaks(lines, BfcAllocator(ROOM, (ROOM,)))).values()) for lines in scripts)
+    curve = Curve(required, [], [])
+    while not (len(curve.completed) >= ENOUGH and all(map(all, curve.completed[-ENOUGH:]))):
+        budget = int(lowest * (1 + STEP * len(curve.budgets)))
+        curve.budgets.append(budget)
+        curve.completed.append([reach(lines, budget) > 0 for lines in scripts])
+    return curve
 
 
-def shares(needs: list[int], required: float) -> tuple[float, float]:
-    """(of trainings that die with 1.02 x required, that survive with 0.95 x required), from 0 to 1."""
-    dead = sum(need > 1.02 * required for need in needs)
-    alive = sum(need <= 0.95 * required for need in needs)
-    return dead / len(needs), alive / len(needs)
-
-
-def best(found: list[list[int]], most_dead: float) -> tuple[float, float]:
-    """The mean shares of the choice per row, made in full knowledge of its needs, with which the fewest survive."""
-    outcomes = []
-    # A candidate lets the training with that need live, 1.0199 and not 1.02 since the quotient is rounded.
-    for weight in (2.0**power for power in range(-8, 9)):  # how bad a survivor is, in dead
-        chosen = [
-            min((shares(needs, need / 1.0199) for need in needs), key=lambda share: share[0] + weight * share[1])
-            for needs in found
-        ]
-        outcomes.append(tuple(map(statistics.mean, zip(*chosen, strict=True))))
-    return min((each for each in outcomes if each[0] <= most_dead), key=lambda share: share[1])
+def print_means(title: str, outcomes: Iterable[tuple[float, float]]) -> None:
+    dead, alive = (100 * statistics.mean(column) for column in zip(*outcomes, strict=True))
+    print(f"{title}: {dead:.1f} % die with 1.02 x, {alive:.1f} % survive with 0.95 x")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--orders", type=int, default=60, help="how many orders are played per row")
+    parser.add_argument("--orders", type=int, default=30, help="how many orders are played per row")
     parser.add_argument("--only", default="", help="rows whose name contains this")
     arguments = parser.parse_args()
-    found = []
+    everyone, curves = range(arguments.orders), []
     for row in ROWS:
         if arguments.only in row.key:
-            needs = needs_of(row, arguments.orders)
-            found.append(needs)
-            spread = 100 * (needs[-1] / needs[0] - 1)
-            print(f"{row.key:44}{format_bytes(needs[0]):>12}{format_bytes(needs[-1]):>12}{spread:+7.1f}%", flush=True)
-    for percent in (50, 70, 80, 90, 95, 100):
-        chosen = [shares(needs, needs[(len(needs) - 1) * percent // 100]) for needs in found]
-        dead, alive = (100 * statistics.mean(column) for column in zip(*chosen, strict=True))
-        print(f"required = quantile {percent:3}: {dead:.1f} % die with 1.02 x, {alive:.1f} % survive with 0.95 x")
-    dead, alive = (100 * share for share in best(found, 0.03))
-    print(f"the best choice per row: {dead:.1f} % die with 1.02 x, {alive:.1f} % survive with 0.95 x")
+            curve = curve_of(row, arguments.orders)
+            curves.append(curve)
+            dead, alive = curve.shares(curve.required, everyone)
+            first, all_of_them = curve.budgets[0], curve.budgets[-ENOUGH]
+            print(
+                f"{row.key:44}lowest peak {format_bytes(first):>11}, every order from {all_of_them / first - 1:+6.1%}, "
+                f"required {curve.required / first - 1:+6.1%}: {dead:4.0%} die, {alive:4.0%} survive",
+                flush=True,
+            )
+    print_means("required as estimated", (curve.shares(curve.required, everyone) for curve in curves))
+    halves = everyone[::2], everyone[1::2]
+    for weight in WEIGHTS:
+        print(f"a death weighs {weight} needless refusals")
+        print_means("  chosen knowing all", (c.shares(c.best(weight, everyone), everyone) for c in curves))
+        judged = [
+            c.shares(c.best(weight, known), others)
+            for c in curves
+            for known, others in (halves, halves[::-1])
+        ]  # fmt: skip
+        print_means("  chosen from half of the orders, judged by the others", judged)
 
 
 if __name__ == "__main__":

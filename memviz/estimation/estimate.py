@@ -236,24 +236,27 @@ def _required_bytes(scripts: Sequence[Sequence[Line]], by_order: Sequence[Mappin
     needs = [max(found[phase] for phase in TRAINING_PHASES) for found in by_order]
     required = 0
     for need, lines in sorted(zip(needs, map(of_training, scripts), strict=True), key=lambda pair: -pair[0]):
-        required = smallest_budget(lines, max(need, required))
+        required = _smallest_budget(lines, max(need, required))
     return required
 
 
-def smallest_budget(lines: Sequence[Line], need: int) -> int:
-    """The smallest budget, in bytes and of at least ``need``, that suffices for one order in one region."""
-    if _reach(lines, need):
+def _smallest_budget(lines: Sequence[Line], need: int) -> int:
+    """A budget, in bytes and of at least ``need``, that suffices for one order in one region where 0.2 % less does not.
+
+    Smaller ones may suffice by chance, where chunks happen to fall better: what suffices has gaps.
+    """
+    if reach(lines, need):
         return need
-    low, high = need, _reach(lines, _ROOMY)  # what is used where there is all the room mostly suffices
-    while not _reach(lines, high):
+    low, high = need, reach(lines, _ROOMY)  # what is used where there is all the room mostly suffices
+    while not reach(lines, high):
         low, high = high, high + max(high // 16, MIB)
     while high - low > max(high // 500, 4096):
         middle = (low + high) // 2
-        low, high = (low, middle) if _reach(lines, middle) else (middle, high)
+        low, high = (low, middle) if reach(lines, middle) else (middle, high)
     return high
 
 
-def _reach(lines: Sequence[Line], limit_bytes: int) -> int:
+def reach(lines: Sequence[Line], limit_bytes: int) -> int:
     """How much of the one region is used from its start; 0 where memory runs out."""
     allocator = _one_region(limit_bytes)
     try:
