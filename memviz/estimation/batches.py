@@ -28,11 +28,11 @@ class TracesByBatch:
     TensorFlow's graph optimizer rewrites some ops once a tensor is larger than 10 MB, so that a graph may change.
     """
 
-    def __init__(self, trace: Callable[[int], Traced]) -> None:
+    def __init__(self, trace: Callable[[int], Traced], *, ahead: bool = True) -> None:
         self._trace = trace
         self._traced: dict[int, Traced] = {}
         self._derived: tuple[int, Traced] | None = None  # the last one: the next budget may be asked for it
-        self._ahead = True  # whether it pays to trace a batch size that was not asked for
+        self._ahead = ahead  # whether it pays to trace a batch size that was not asked for
 
     def at(self, batch_size: int) -> Traced:
         """Raises ValueError where the network cannot be traced with this batch size."""
@@ -108,6 +108,8 @@ def _derived(low: Traced, high: Traced, batches: tuple[int, int], batch_size: in
             yield replace(node, outputs=tuple(outputs))
 
     one, two = low.training.step, high.training.step
+    if one.blocks:
+        raise _UnlikeError  # XLA decides anew for each batch size
     made = [[(w.shape, w.dtype) for w in (*t.training.weights, *t.training.slots)] for t in (low, high)]
     if made[0] != made[1] or [*map(_structure, one.graph.nodes)] != [*map(_structure, two.graph.nodes)]:
         raise _UnlikeError

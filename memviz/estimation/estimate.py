@@ -9,6 +9,7 @@ from functools import cached_property, partial
 from typing import Any, TypeVar
 
 from memviz.estimation.allocator import BfcAllocator, OutOfMemoryError
+from memviz.estimation.assignment import blocks, compile_step, divided
 from memviz.estimation.attribution import Owner, owners, rows_of, scopes_noted, variable_owners
 from memviz.estimation.branches import has_branches
 from memviz.estimation.executor import execute
@@ -21,7 +22,7 @@ from memviz.failure import Failure
 from memviz.models.abstract import abstract_weights, initializer_of
 from memviz.models.network import Network, in_a_line
 from memviz.models.training import batch_specs, build_slots, compiled_model, step_function, trained_with
-from memviz.profile import NOT_COUNTED, TRAINING_PHASES, Allocation, Category, MemoryProfile, Phase
+from memviz.profile import NOT_COUNTED, TRAINING_PHASES, Allocation, Category, MemoryProfile, Phase, Source
 from memviz.setup import FIRST_REGION_BYTES, INFERENCE, INFERENCE_BATCH, REFERENCE, TrainingSetup
 from memviz.units import MIB, tensor_bytes
 
@@ -68,6 +69,11 @@ class Traced:
 
 def estimate_traced(traced: Traced, setup: TrainingSetup) -> Estimate:
     """The estimate within a setup's budget, of what was traced under this setup or one with another budget."""
+    if traced.training.step.blocks and _is_gpu(setup):
+        raise ValueError(
+            f"What XLA would do for {setup.device} is not known here: it was compiled for the CPU. Use "
+            "jit_compile=False for the estimate without XLA, or device='reference'."
+        )
     scripts = traced.scripts_of_gpu if _is_gpu(setup) else traced.scripts
     by_order = [_one_each(peaks(lines, _allocator(setup, _ROOMY)), int) for lines in scripts]
     ranges = {phase: (min(p[phase] for p in by_order), max(p[phase] for p in by_order)) for phase in by_order[0]}
@@ -113,16 +119,15 @@ def trace_training(
     """
     import tensorflow as tf
 
-    if setup.jit_compile is True:
-        raise ValueError("jit_compile=True cannot be estimated yet; use jit_compile=False, or measure it.")
     with abstract_weights() as made, tf.device("CPU:0"):
         model = compiled_model(network, setup)
         built = len(made)
         build_slots(model)
-        graphs = {"train": _traced_step(model, "train", setup, setup.batch_size)}
-        for phase, kind in INFERENCE.items() if inference else ():
+        graphs = {"train": _traced_step(model, "train", setup, setup.batch_size, made)}
+        # Another compilation each; what they need is not asked for often.
+        for phase, kind in INFERENCE.items() if inference and setup.jit_compile is not True else ():
             with suppress(ValueError):  # what only trains has no such phases
-                graphs[phase] = _traced_step(model, kind, setup, INFERENCE_BATCH)
+                graphs[phase] = _traced_step(model, kind, setup, INFERENCE_BATCH, made)
         rows = variable_owners(model, made)
     number = {id(variable.value.handle): index for index, variable in enumerate(made)}
     weights = [_weight(variable, rows[id(variable)]) for variable in made]
@@ -139,7 +144,7 @@ def trace_training(
     calls = [node.name for node in nodes if is_call(node)]
     return Traced(
         training=training,
-        orders=orders or max(_FEWEST_ORDERS, min(_MOST_ORDERS, _ORDERED_NODES // len(nodes))),
+        orders=(orders or max(_FEWEST_ORDERS, min(_MOST_ORDERS, _ORDERED_NODES // len(nodes)))) if nodes else 1,
         layers=tuple(rows_of(model).values()),
         trained_with=trained_with(model, setup),
         not_counted=(
@@ -150,13 +155,18 @@ def trace_training(
     )
 
 
-def _traced_step(model: Any, kind: str, setup: TrainingSetup, batch_size: int) -> tuple[StepGraph, Any, Any]:
-    """The graph of a step, what is fed to it, and the name scopes it was traced in."""
+def _traced_step(
+    model: Any, kind: str, setup: TrainingSetup, batch_size: int, made: Sequence[Any]
+) -> tuple[Any, Any, Any]:
+    """The graph of a step, or XLA's program of it, what is fed to it, and the name scopes it was traced in."""
     features, labels = batch_specs(model, batch_size, setup.inputs)
     specs = (features,) if kind == "predict" else (features, labels)
     try:
         with scopes_noted(model) as scopes:
-            concrete = step_function(model, kind).get_concrete_function(specs)
+            step = step_function(model, kind)
+            if setup.jit_compile is True:
+                return compile_step(step, specs, made), specs, scopes
+            concrete = step.get_concrete_function(specs)
     except Exception as error:
         name = {"train": "training", "test": "evaluation", "predict": "prediction"}[kind]
         raise ValueError(
@@ -166,19 +176,24 @@ def _traced_step(model: Any, kind: str, setup: TrainingSetup, batch_size: int) -
 
 
 def _step(
-    graph: StepGraph, specs: Any, scopes: Mapping[str, str], number: Mapping[int, int], weights: Sequence[Weight]
+    graph: Any, specs: Any, scopes: Mapping[str, str], number: Mapping[int, int], weights: Sequence[Weight]
 ) -> Step:
     import tensorflow as tf
 
+    fed = [_fed(spec) for spec in tf.nest.flatten(specs)]
+    if not isinstance(graph, StepGraph):
+        sizes = [(w.owner.layer, w.nbytes) for w in weights if w.owner.category == Category.PARAMETER]
+        return Step(fed, StepGraph((), {}, {}), {}, (), blocks(graph, scopes, sizes))
     variables = {argument: number[id(handle)] for argument, handle in graph.resources.items()}
     by_argument = {argument: weights[index].owner.layer for argument, index in variables.items()}
-    fed = [_fed(spec) for spec in tf.nest.flatten(specs)]
     return Step(fed, graph, variables, owners(graph, scopes, by_argument))
 
 
 def _weight(variable: Any, owner: Owner) -> Weight:
     shape, dtype = tuple(variable.shape), str(variable.dtype)
-    return Weight(owner, tensor_bytes(shape, dtype), shape, dtype, variable.path, recipe(initializer_of(variable)))
+    return Weight(
+        owner, tensor_bytes(shape, dtype), shape, dtype, variable.path, recipe(initializer_of(variable), shape, dtype)
+    )
 
 
 def _fed(spec: Any) -> tuple[int, tuple[int, ...], str]:
@@ -197,7 +212,9 @@ def _profile(traced: Traced, setup: TrainingSetup, phase: str, allocations: tupl
     within = ("batch_size", "device", "budget_bytes", "memory_growth")
     described = {**traced.trained_with, **{name: getattr(setup, name) for name in within}}
     not_counted = (*traced.not_counted, *(_OF_A_GPU if _is_gpu(setup) else ()))
-    return MemoryProfile(phase, "estimated", allocations, traced.layers, described, not_counted)
+    planned = traced.training.step.blocks if phase != "build" else ()
+    source: Source = "compiled" if planned else "estimated"
+    return MemoryProfile(phase, source, tuple(divided(allocations, planned)), traced.layers, described, not_counted)
 
 
 def _is_gpu(setup: TrainingSetup) -> bool:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from memviz.estimation import kernels
+from memviz.estimation.assignment import lines_of
 from memviz.estimation.branches import SWITCHES, Branches
 from memviz.estimation.graph import Node, TensorType
 from memviz.estimation.replay import Line, Purpose, Say, Step, Weight
@@ -35,27 +36,31 @@ class _Buffer:
 
 
 def execute(
-    step: Step, weights: Sequence[Weight], *, gpu: bool = False, seed: int = 0, smaller: bool = False
+    step: Step,
+    copied_on_read: frozenset[int],
+    *,
+    weights: Sequence[Weight],
+    gpu: bool = False,
+    seed: int = 0,
+    smaller: bool = False,
 ) -> list[Line]:
-    """What one run of a step's graph asks of the allocator. weights: with the slots. seed: see `_edges`. smaller: see
-    `branches`.
+    """What one run of a step's graph asks of the allocator. copied_on_read: variables, see `kernels.SCATTERS`. weights:
+    with the slots. seed: see `_edges`. smaller: see `branches`.
     """
-    return _Executor(step, weights, seed, gpu, smaller).run()
+    return lines_of(step.blocks) if step.blocks else _Executor(step, copied_on_read, weights, seed, gpu, smaller).run()
 
 
 class _Executor:
-    def __init__(self, step: Step, weights: Sequence[Weight], seed: int, gpu: bool, smaller: bool) -> None:
+    def __init__(
+        self, step: Step, copied: frozenset[int], weights: Sequence[Weight], seed: int, gpu: bool, smaller: bool
+    ) -> None:
         self._nodes, self._owners, self._weights, self._gpu = step.graph.nodes, step.owners, weights, gpu
         self._branches = step.smaller_branches if smaller else step.larger_branches
         self._edges = _edges(self._nodes, self._branches, seed)
         self._lines: list[Line] = []
         self._values: dict[tuple[int, int], _Buffer | None] = {}
         self._variables = [_Buffer(("variable", number), holders=1) for number in range(len(self._weights))]
-        arguments = step.graph.arguments.items()
-        self._handles = {node: step.variables[a] for node, a in arguments if a in step.variables}
-        for index, node in enumerate(self._nodes):
-            if node.op in ("Identity", *SWITCHES) and node.inputs[0][0] in self._handles:
-                self._handles[index] = self._handles[node.inputs[0][0]]
+        self._handles, self._copied_on_read = step.handles, set(copied)
 
     def run(self) -> list[Line]:
         for index in execution_order(self._nodes, self._edges, self._branches.dead, self._gpu):
@@ -88,12 +93,20 @@ class _Executor:
         if node.op == "IdentityN":
             return inputs
         if node.op == "ReadVariableOp":
-            return [self._variables[self._handles[node.inputs[0][0]]]]
+            variable = self._handles[node.inputs[0][0]]
+            weight = self._weights[variable]
+            copied = variable in self._copied_on_read
+            return [self._allocate(index, weight.shape, weight.dtype) if copied else self._variables[variable]]
         if node.op in kernels.ARGUMENTS:
             # The caller holds what it feeds until the step is over; a handle takes no device memory.
             return [None if node.outputs[0].dtype == "resource" else _Buffer(holders=1)]
         if node.op in kernels.NO_MEMORY:
             return [None] * len(node.outputs)
+        if node.op.startswith(kernels.SCATTERS):
+            variable = self._handles[node.inputs[0][0]]
+            if variable not in self._copied_on_read:
+                self._assign(index, node, inputs)
+                self._copied_on_read.add(variable)
         if node.op in kernels.ASSIGNMENTS:
             self._assign(index, node, inputs)
             return []
@@ -149,7 +162,7 @@ class _Executor:
         variable = self._handles[node.inputs[0][0]]
         old, new, weight = self._variables[variable], inputs[1], self._weights[variable]
         if node.op != "AssignVariableOp" or new is None or new.key is None or new.key[0] != "block":
-            if old.holders == 1:
+            if old.holders == 1 and variable not in self._copied_on_read:
                 return  # updated in place, or set to a constant that is not counted
             new = self._allocate(index, weight.shape, weight.dtype)
         assert new is not None

@@ -7,7 +7,10 @@ recorded builds: an allocation by name (with its bytes, unless it is as large as
 
 from __future__ import annotations
 
+import math
 from typing import Any
+
+from memviz.units import tensor_bytes
 
 WEIGHT = "weight"  # in a recipe: the storage of the variable itself
 
@@ -21,12 +24,26 @@ _RECIPES = dict.fromkeys(
      "HeUniform", "HeNormal", "LecunUniform", "LecunNormal"), _DRAWN,
 ) | dict.fromkeys(("Zeros", "Ones", "Constant"), _FILLED)  # fmt: skip
 
+_ORTHOGONAL = ("Orthogonal", "OrthogonalInitializer")
 
-def recipe(initializer: Any) -> tuple[str, ...]:
-    """The allocations and releases, in order; None: the variable was given a value."""
-    return _RECIPES.get(type(initializer).__name__, (WEIGHT,))
+
+def recipe(initializer: Any, shape: tuple[int, ...], dtype: str) -> tuple[str, ...]:
+    """The allocations and releases, in order, for a weight of this shape; one without a recipe is given its value."""
+    name = type(initializer).__name__
+    return _orthogonal(shape, dtype) if name in _ORTHOGONAL else _RECIPES.get(name, (WEIGHT,))
 
 
 def is_modelled(initializer: Any) -> bool:
     """Whether all that the initializer does is known here."""
-    return initializer is None or type(initializer).__name__ in _RECIPES
+    return initializer is None or type(initializer).__name__ in {*_RECIPES, *_ORTHOGONAL}
+
+
+def _orthogonal(shape: tuple[int, ...], dtype: str) -> tuple[str, ...]:
+    """Keras' random_initializers.py: the Q of a random matrix, its columns' signs made uniform; turned where wider."""
+    rows, columns = math.prod(shape[:-1]), shape[-1]
+    square, line = (tensor_bytes((min(rows, columns),) * n, dtype) for n in (2, 1))
+    last, turned = ("turned", ("turned", "-signed")) if rows < columns else ("signed", ())
+    return (
+        *("normal" if step == WEIGHT else step for step in _DRAWN), "q", f"r {square}", f"diagonal {line}",
+        f"sign {line}", "signed", "-sign", "-q", *turned, WEIGHT, "-normal", f"-{last}", "-r", "-diagonal",
+    )  # fmt: skip

@@ -31,6 +31,10 @@ NO_MEMORY = frozenset({"NoOp", "VarHandleOp", "Const", "Assert", "_Retval"})
 
 ASSIGNMENTS = frozenset({"AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp"})
 
+# Updates of single rows, beginnings of their names: from then on whoever reads the variable gets a copy of it, and any
+# other update makes one (resource_variable_ops.cc, `copy_on_read_mode`).
+SCATTERS = ("ResourceScatter", "ResourceSparseApply")
+
 NOT_ON_DEVICE = frozenset({"resource", "variant", "string"})
 
 # Kernels that say of themselves that they are cheap (`IsExpensive` in their class): they run at once, first in, first

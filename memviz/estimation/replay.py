@@ -7,17 +7,20 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from memviz.estimation.allocator import BfcAllocator, OutOfMemoryError
 from memviz.estimation.attribution import Owner
-from memviz.estimation.branches import Branches, branches
+from memviz.estimation.branches import SWITCHES, Branches, branches
 from memviz.estimation.graph import StepGraph
 from memviz.estimation.initializers import WEIGHT
-from memviz.estimation.kernels import NOT_ON_DEVICE
+from memviz.estimation.kernels import NOT_ON_DEVICE, SCATTERS
 from memviz.failure import BATCH
 from memviz.profile import INPUT, TRAINING_PHASES, Allocation, Category
 from memviz.units import tensor_bytes
+
+if TYPE_CHECKING:
+    from memviz.estimation.assignment import Block
 
 _HANDLE_BYTES = 200  # recorded: what VarHandleOp takes for the handle itself, on the CPU
 
@@ -65,13 +68,30 @@ class Weight:
 @dataclass(frozen=True)
 class Step:
     """A graph that is run per batch. batch: (bytes, shape, dtype) of what is fed. variables: argument number of a
-    resource -> its place among the weights and slots. owners: per node of the graph.
+    resource -> its place among the weights and slots. owners: per node of the graph. blocks: where XLA compiles the
+    step, which then has no graph, what a run allocates.
     """
 
     batch: Sequence[tuple[int, tuple[int, ...], str]]
     graph: StepGraph
     variables: Mapping[int, int]
     owners: Sequence[Owner]
+    blocks: Sequence[Block] = ()
+
+    @cached_property
+    def handles(self) -> Mapping[int, int]:
+        """Node that gives a variable's handle -> the variable's place."""
+        found = {node: self.variables[a] for node, a in self.graph.arguments.items() if a in self.variables}
+        for index, node in enumerate(self.graph.nodes):
+            if node.op in ("Identity", *SWITCHES) and node.inputs[0][0] in found:
+                found[index] = found[node.inputs[0][0]]
+        return found
+
+    @cached_property
+    def scattered(self) -> frozenset[int]:
+        """The variables of which single rows are updated, as by the sparse gradient of an embedding."""
+        nodes = self.graph.nodes
+        return frozenset(self.handles[n.inputs[0][0]] for n in nodes if n.op.startswith(SCATTERS))
 
     @cached_property
     def larger_branches(self) -> Branches:
@@ -96,23 +116,28 @@ class Training:
     inference: Mapping[str, Step]
 
 
-def script(training: Training, execute: Callable[[Step], Sequence[Line]], steps: int) -> list[Line]:
-    """The build, ``steps`` training steps, and one step of each kind of inference. execute: the lines of one run."""
+def script(training: Training, execute: Callable[..., Sequence[Line]], steps: int) -> list[Line]:
+    """The build, ``steps`` training steps, and one step of each kind of inference. execute: the lines of one run of a
+    step, given the variables that are in copy-on-read mode when it starts: after the first step, the scattered ones.
+    """
     lines = [Line(Say.PHASE, "build"), *_made(training.weights, 0)]
-    once = _on_batch(training.step, execute)
+    scattered = training.step.scattered
+    once = _on_batch(training.step, execute(training.step, frozenset()))
+    again = _on_batch(training.step, execute(training.step, scattered)) if scattered else once
     for step in range(steps):
         lines.append(Line(Say.PHASE, "steady_step" if step else "first_step"))
         if step == 0:
             lines += [*_made(training.slots, len(training.weights)), *_constants(training.step, "train")]
-        lines += once
+        lines += again if step else once
     for phase, inferred in training.inference.items():
-        lines += [Line(Say.PHASE, phase), *_constants(inferred, phase), *_on_batch(inferred, execute)]
+        run = _on_batch(inferred, execute(inferred, scattered))
+        lines += [Line(Say.PHASE, phase), *_constants(inferred, phase), *run]
     return lines
 
 
-def _on_batch(step: Step, execute: Callable[[Step], Sequence[Line]]) -> list[Line]:
+def _on_batch(step: Step, run: Sequence[Line]) -> list[Line]:
     batch = [Line(Say.ALLOCATE, ("batch", n), fed[0], _fed(*fed)) for n, fed in enumerate(step.batch) if fed[0]]
-    return [*batch, *execute(step), *(Line(Say.RELEASE, line.key) for line in batch)]
+    return [*batch, *run, *(Line(Say.RELEASE, line.key) for line in batch)]
 
 
 def of_training(lines: Sequence[Line]) -> Sequence[Line]:

@@ -31,7 +31,7 @@ def _traces(packed: str, inference: bool, orders: int | None) -> tuple[TracesByB
         network, _ = unpacked(packed)  # anew: a model that a function refers to can be traced once
         return trace_training(network, replace(setup, batch_size=batch_size), inference, orders)
 
-    return TracesByBatch(trace), setup
+    return TracesByBatch(trace, ahead=setup.jit_compile is not True), setup
 
 
 @contextmanager

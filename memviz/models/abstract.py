@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -54,6 +54,22 @@ def is_abstract(variable: Any) -> bool:
 def initializer_of(variable: Any) -> Any:
     """The Keras initializer that an abstract variable would have been filled by; None where it was given a value."""
     return getattr(variable, "_memviz_initializer", None)
+
+
+def give_storage(variables: Iterable[Any]) -> None:
+    """Storage for variables that were made without, of which no page is touched: it costs addresses, not memory."""
+    import tensorflow as tf
+
+    for variable in variables:
+        if not (handle := variable._value).is_initialized():
+            tf.raw_ops.AssignVariableOp(resource=handle.handle, value=untouched(handle))
+
+
+def untouched(like: Any) -> Any:
+    """A tensor of the same shape and dtype, of which no page is touched."""
+    import tensorflow as tf
+
+    return tf.raw_ops.Empty(shape=like.shape, dtype=like.dtype)
 
 
 def _initialize(original: Any) -> Any:

@@ -88,10 +88,12 @@ def step_function(model: keras.Model, kind: str = "train") -> Any:
 
 
 def trained_with(model: keras.Model, setup: TrainingSetup) -> dict[str, object]:
-    """The setup as plain data, with the loss and the optimizer that the model was compiled with where it names none."""
+    """The setup as plain data, with the loss and the optimizer that the model was compiled with where it names none,
+    and whether XLA compiles the step: "auto" is resolved by Keras' own rule for the devices that there are.
+    """
     optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)  # within the scaling of the loss
     own = {} if setup.optimizer is not None else {"optimizer": type(optimizer).__name__.lower()}
-    return setup.describe() | own | {"loss": loss_name(model)}
+    return setup.describe() | own | {"loss": loss_name(model), "jit_compile": bool(model.jit_compile)}
 
 
 def loss_name(model: keras.Model) -> str:
