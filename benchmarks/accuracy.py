@@ -5,7 +5,8 @@ benchmarks/results/accuracy.json and only missing ones are run: interrupt and go
 ``--only NAME`` runs some rows. ``--budgets`` trains each row twice more, under 1.02 and 0.95 times the budget that the
 estimate requires, and counts who dies and who survives. ``--recorded`` records a step of each row: the requested bytes
 at its peak, and the order of its allocations over 1 MB, which is the same where one of fifty estimated orders is the
-recorded one. Errors are signed, in percent of what was measured.
+recorded one. ``--xla`` has each row estimated and trained once more, compiled by XLA. Errors are signed, in percent of
+what was measured.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ import math
 import os
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from memviz.setup import REFERENCE_ENVIRONMENT, TrainingSetup
 
@@ -26,6 +28,7 @@ os.environ.update(REFERENCE_ENVIRONMENT)  # before TensorFlow is imported
 
 import psutil
 from baselines import RULES, baselines
+from breadth import BREADTH
 from evidence import key, requests
 from zoo import ROWS, Row
 
@@ -40,16 +43,17 @@ RESULTS = Path(__file__).parent / "results" / "accuracy.json"
 BUDGET = 6 * GIB
 FACTORS = MORE, LESS = "1.02", "0.95"
 ORDERS, LARGE = 50, 1_000_000
+LONGEST_COMPILE = 120  # seconds
+ALL_ROWS = (*ROWS, *BREADTH)
 
 
 def measured_row(row: Row) -> dict[str, object]:
     """Estimate and measurement of one row, as plain data."""
-    options = {"batch_size": row.batch_size, "optimizer": row.optimizer, "jit_compile": False}
-    setup = TrainingSetup(**options, device="reference", budget_bytes=BUDGET)
+    setup = TrainingSetup.create(**row.options(), budget=BUDGET)
     began = time.perf_counter()
     estimate = shared_service().estimate(Network.of(row.network), setup)
     seconds = time.perf_counter() - began
-    trial = memviz.measure(row.network, **options, device="reference", budget=BUDGET)
+    trial = memviz.measure(row.network, **row.options(), budget=BUDGET)
     return {
         "status": trial.status,
         "error": trial.error,
@@ -60,7 +64,7 @@ def measured_row(row: Row) -> dict[str, object]:
         "ranges": estimate.peak_ranges,
         "measured": {phase: trial.phases[phase].peak_bytes for phase in trial.phases},
         "steps": [step.peak_bytes for step in trial.steps],
-        "baselines": baselines(row.network, row.batch_size, row.optimizer),
+        "baselines": baselines(row.network, setup),
     }
 
 
@@ -68,18 +72,15 @@ def budget_trials(row: Row, required: int) -> dict[str, str]:
     """How training ends with a little more, and a little less, than the estimate requires."""
     found = {}
     for factor in FACTORS:
-        trial = memviz.measure(
-            row.network, batch_size=row.batch_size, optimizer=row.optimizer, jit_compile=False, device="reference",
-            budget=math.ceil(float(factor) * required / MIB) * MIB,
-        )  # fmt: skip
+        budget = math.ceil(float(factor) * required / MIB) * MIB
+        trial = memviz.measure(row.network, **row.options(), budget=budget)
         found[factor] = trial.status
     return found
 
 
 def recorded_step(row: Row, required: int) -> dict[str, object]:
     """A recorded steady step against the estimated ones: requested bytes at the peak, and the likest order."""
-    options = {"batch_size": row.batch_size, "optimizer": row.optimizer, "jit_compile": False}
-    trial = memviz.measure(row.network, **options, device="reference", budget=BUDGET, record=True)
+    trial = memviz.measure(row.network, **row.options(), budget=BUDGET, record=True)
     if trial.profile is None:
         return {"error": trial.error or trial.note}
     estimated = [*estimated_steps(row)]
@@ -97,13 +98,27 @@ def recorded_step(row: Row, required: int) -> dict[str, object]:
     }
 
 
+def compiled_step(row: Row, required: int) -> dict[str, object]:
+    """The same training compiled by XLA: the steady peak by the compiler's own plan, and measured."""
+    options = row.options(jit_compile=True)
+    began = time.perf_counter()
+    estimate = memviz.estimate(row.network, **options)
+    seconds = time.perf_counter() - began
+    if seconds > LONGEST_COMPILE:
+        return {"error": f"compiled in {seconds:.0f} s"}
+    trial = memviz.measure(row.network, **options, budget=BUDGET)
+    measured = {phase: trial.phases[phase].peak_bytes for phase in trial.phases}
+    estimated = {phase: estimate.phases[phase].peak_bytes for phase in PHASES}
+    return {"error": trial.error, "seconds": seconds, "estimated": estimated, "measured": measured}
+
+
 def estimated_steps(row: Row) -> Iterator[MemoryProfile]:
     """The estimated steady step in each order."""
     from memviz.estimation.allocator import BfcAllocator
     from memviz.estimation.estimate import trace_training
     from memviz.estimation.replay import run
 
-    setup = TrainingSetup(batch_size=row.batch_size, optimizer=row.optimizer, jit_compile=False, device="reference")
+    setup = TrainingSetup.create(**row.options())
     traced = trace_training(Network.of(row.network), setup, orders=ORDERS)
     for lines in traced.scripts:
         *_, (phase, allocations) = run(lines, BfcAllocator(BUDGET, (BUDGET,)))
@@ -128,7 +143,7 @@ def error_percent(result: dict, phase: str) -> float:
 
 def print_table(results: dict[str, dict]) -> None:
     print(f"{'':44}{'measured':>12}{'estimated':>12}{'build':>9}{'first':>9}{'steady':>9}{'range':>16}{'time':>8}")
-    for row in ROWS:
+    for row in ALL_ROWS:
         result = results.get(row.key)
         if result is None or result["status"] != "completed":
             print(f"{row.key:44}{'not measured' if result is None else result['status']:>12}")
@@ -145,7 +160,7 @@ def print_table(results: dict[str, dict]) -> None:
 
 def print_baselines(results: dict[str, dict]) -> None:
     print(f"\nsigned error of the steady peak\n{'':44}{'memviz':>12}" + "".join(f"{rule:>30}" for rule in RULES))
-    for row in ROWS:
+    for row in ALL_ROWS:
         if (result := results.get(row.key)) and result["status"] == "completed":
             errors = [rule_error(result, rule) for rule in RULES]
             print(
@@ -158,7 +173,7 @@ def rule_error(result: dict, rule: str) -> float:
 
 
 def print_summary(results: dict[str, dict]) -> None:
-    for title, chosen in (("all rows", ROWS), ("validation rows (*)", [row for row in ROWS if row.validation])):
+    for title, chosen in (("all rows", ALL_ROWS), ("validation rows (*)", [row for row in ALL_ROWS if row.validation])):
         done = [results[row.key] for row in chosen if results.get(row.key, {}).get("status") == "completed"]
         if not done:
             continue
@@ -182,6 +197,13 @@ def print_summary(results: dict[str, dict]) -> None:
                 f"  of {len(recorded)} recorded: requested bytes at the peak, absolute error: median "
                 f"{statistics.median(errors):.2f} %, worst {max(errors):.2f} %; same order over 1 MB in {same}"
             )
+        compiled = [r["xla"] for r in done if "measured" in r.get("xla", {}) and not r["xla"]["error"]]
+        if compiled:
+            errors = sorted(abs(error_percent(each, "steady_step")) for each in compiled)
+            print(
+                f"  of {len(compiled)} compiled by XLA: steady step, absolute error: median "
+                f"{statistics.median(errors):.2f} %, worst {errors[-1]:.2f} %"
+            )
         tried = [r["budgets"] for r in done if "budgets" in r]
         if tried:
             dead = sum(each[MORE] != "completed" for each in tried)
@@ -198,7 +220,7 @@ def largest(peaks: dict[str, int]) -> set[str]:
 
 def print_orders(results: dict[str, dict]) -> None:
     print("\nrows whose allocations over 1 MB come in another order, or are others; the first differences")
-    for row in ROWS:
+    for row in ALL_ROWS:
         recorded = results.get(row.key, {}).get("recorded", {})
         if recorded.get("alike", 1) < 1:
             print(f"{row.key}: {100 * recorded['alike']:.1f} % of {recorded['large']} alike")
@@ -206,7 +228,27 @@ def print_orders(results: dict[str, dict]) -> None:
                 print(f"    {tag}: recorded {real}, estimated {estimated}")
 
 
-MORE_PER_ROW = {"budgets": budget_trials, "recorded": recorded_step}
+def print_compiled(results: dict[str, dict]) -> None:
+    print("\ncompiled by XLA: first and steady step, and the time of the estimate")
+    for row in ALL_ROWS:
+        found = results.get(row.key, {}).get("xla")
+        if found and found.get("error"):
+            print(f"{row.key:44}{found['error'][:100]}")
+        elif found:
+            steady = format_bytes(found["measured"]["steady_step"])
+            errors = "".join(f"{error_percent(found, phase):+9.2f}%" for phase in PHASES[1:])
+            print(f"{row.key:44}{steady:>12}{errors}{found['seconds']:8.1f}s")
+
+
+MORE_PER_ROW = {"budgets": budget_trials, "recorded": recorded_step, "xla": compiled_step}
+
+
+def _told(do: Callable[..., dict], *arguments: Any) -> dict:
+    """What is found, or why it is refused."""
+    try:
+        return do(*arguments)
+    except (ValueError, MemoryError, RuntimeError) as error:
+        return {"status": "refused", "error": str(error)}
 
 
 def main() -> None:
@@ -216,31 +258,29 @@ def main() -> None:
     parser.add_argument(
         "--recorded", action="store_true", help="also record a step, and compare it with the estimate's"
     )
+    parser.add_argument("--xla", action="store_true", help="also estimate and train each row compiled by XLA")
     parser.add_argument("--only", default="", help="rows whose name contains this")
     arguments = parser.parse_args()
     results = load(arguments.fresh)
     RESULTS.parent.mkdir(exist_ok=True)
     wanted = {name: do for name, do in MORE_PER_ROW.items() if getattr(arguments, name)}
-    for row in ROWS:
+    for row in ALL_ROWS:
         known = results.get(row.key, {})
         if arguments.only not in row.key or (known and not wanted.keys() - known.keys()):
             continue
         if psutil.virtual_memory().available < BUDGET + 2 * GIB:
             print(f"skipped {row.key}: it may need {format_bytes(BUDGET)}, which this machine does not have free")
             continue
-        try:
-            results[row.key] = known or measured_row(row)
-            for name, do in wanted.items():
-                if results[row.key]["status"] == "completed" and name not in known:
-                    results[row.key][name] = do(row, results[row.key]["required"])
-        except (ValueError, MemoryError, RuntimeError) as error:
-            print(f"refused: {row.key}: {error}")
-            continue
+        results[row.key] = known or _told(measured_row, row)
+        for name, do in wanted.items():
+            if name not in known and (results[row.key]["status"] == "completed" or name == "xla"):
+                results[row.key][name] = _told(do, row, results[row.key].get("required", 0))
         RESULTS.write_text(json.dumps(results, indent=1))
         print(f"done: {row.key}", flush=True)
     print_table(results)
     print_baselines(results)
     print_orders(results)
+    print_compiled(results)
     print_summary(results)
 
 

@@ -28,9 +28,9 @@ RULES = (
 )
 
 
-def baselines(network: Any, batch_size: int, optimizer: str) -> dict[str, int]:
+def baselines(network: Any, setup: TrainingSetup) -> dict[str, int]:
     """Rule -> bytes."""
-    setup = TrainingSetup(batch_size=batch_size, optimizer=optimizer, jit_compile=False)
+    batch_size = setup.batch_size
     with abstract_weights(), tf.device("CPU:0"):
         model = compiled_model(Network.of(network), setup)
         specs = batch_specs(model, batch_size)

@@ -23,15 +23,18 @@ from memviz.setup import REFERENCE_ENVIRONMENT, TrainingSetup
 
 os.environ.update(REFERENCE_ENVIRONMENT)  # before TensorFlow is imported
 
+from breadth import BREADTH
 from zoo import ROWS, Row
 
 from memviz.estimation.allocator import BfcAllocator
-from memviz.estimation.estimate import estimate_traced, reach, trace_training
+from memviz.estimation.budget import reach, requests
+from memviz.estimation.estimate import trace_training
 from memviz.estimation.replay import of_training, peaks
 from memviz.models.network import Network
 from memviz.units import format_bytes
 
 ROOM = 1 << 46  # bytes; more than any row needs
+LOWEST = 0.9  # of the lowest peak where there is all the room: where room is short, fewer rests are left in chunks
 STEP = 0.005  # of the lowest peak: how fine the series is
 ENOUGH = 8  # so many budgets in a row in which every order completes end the series
 WEIGHTS = (1, 1.5, 2, 2.5, 3, 4, 6, 10, 100)  # how bad a death is, in needless refusals
@@ -67,16 +70,16 @@ class Curve:
 
 
 def curve_of(row: Row, orders: int) -> Curve:
-    setup = TrainingSetup(batch_size=row.batch_size, optimizer=row.optimizer, jit_compile=False, device="reference")
+    setup = TrainingSetup.create(**row.options())
     network = Network.of(row.network)
-    required = estimate_traced(trace_training(network, setup), setup).required_bytes
+    required = trace_training(network, setup).required
     scripts = [*map(of_training, trace_training(network, setup, orders=orders).scripts)]
     lowest = min(max(dict(peaks(lines, BfcAllocator(ROOM, (ROOM,)))).values()) for lines in scripts)
     curve = Curve(required, [], [])
     while not (len(curve.completed) >= ENOUGH and all(map(all, curve.completed[-ENOUGH:]))):
-        budget = int(lowest * (1 + STEP * len(curve.budgets)))
+        budget = int(lowest * (LOWEST + STEP * len(curve.budgets)))
         curve.budgets.append(budget)
-        curve.completed.append([reach(lines, budget) > 0 for lines in scripts])
+        curve.completed.append([reach(requests(lines), budget) > 0 for lines in scripts])
     return curve
 
 
@@ -91,7 +94,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="rows whose name contains this")
     arguments = parser.parse_args()
     everyone, curves = range(arguments.orders), []
-    for row in ROWS:
+    for row in (*ROWS, *BREADTH):
         if arguments.only in row.key:
             curve = curve_of(row, arguments.orders)
             curves.append(curve)

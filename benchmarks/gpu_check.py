@@ -53,7 +53,7 @@ def header(device: str) -> str:
 
 def line(row: Row, device: str) -> str:
     """Estimate and measurement of one network, a line per phase."""
-    options = {"batch_size": row.batch_size, "optimizer": row.optimizer, "jit_compile": False, "device": device}
+    options = row.options() | {"device": device}
     try:
         trial = memviz.measure(row.network, **options)
     except (ValueError, MemoryError) as error:

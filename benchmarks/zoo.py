@@ -6,7 +6,7 @@ A third of the rows is validation: no rule of the estimator was learnt on them.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import keras
@@ -22,13 +22,26 @@ class Row:
     name: str
     network: Callable[[], keras.Model] | ConvNet
     batch_size: int
-    optimizer: str = "adam"
+    optimizer: str | Callable[[], Any] = "adam"
     validation: bool = False
+    dtype_policy: str | None = None
 
     @property
     def key(self) -> str:
-        """How the row is called in tables and results."""
-        return f"{self.name}, batch {self.batch_size}, {self.optimizer}"
+        """How the row is called in tables and results; one whose optimizer is made by a function has it in its name."""
+        told = [self.optimizer] if isinstance(self.optimizer, str) else []
+        policy = [self.dtype_policy] if self.dtype_policy else []
+        return ", ".join([self.name, f"batch {self.batch_size}", *told, *policy])
+
+    def options(self, *, jit_compile: bool = False) -> dict[str, Any]:
+        """What `memviz.estimate` and `memviz.measure` take beside the network."""
+        optimizer = self.optimizer if isinstance(self.optimizer, str) else self.optimizer()
+        told = {"batch_size": self.batch_size, "optimizer": optimizer, "dtype_policy": self.dtype_policy}
+        return told | {"jit_compile": jit_compile, "device": "reference"}
+
+    def as_validation(self) -> Row:
+        """The same, on which no rule is learnt."""
+        return replace(self, validation=True)
 
 
 def _application(name: str) -> Callable[[], keras.Model]:

@@ -18,7 +18,7 @@ SIDEWAYS = {  # beside "every room knows the rooms before it"
 MEASUREMENT_SEES = ("memviz.estimation.service", "memviz.estimation.result")
 # The recorder, in the child, looks up the ops of the graph that runs, as the estimate does.
 RECORDING = ("measurement/recorder.py", "measurement/trace.py")
-RECORDING_SEES = ("memviz.estimation.attribution", "memviz.estimation.graph")
+RECORDING_SEES = ("memviz.estimation.attribution", "memviz.estimation.graph", "memviz.estimation.assignment")
 
 # Where each heavy library may be imported at all, by the file's path inside the package.
 COMPUTES = (

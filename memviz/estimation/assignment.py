@@ -121,13 +121,12 @@ class _Buffers:
         self._defined = {buffer.id: self._instructions.get(buffer.defined_at.instruction_id) for buffer in logical}
 
     def purpose(self, buffer: int) -> Purpose:
-        """Whose it is, by the op that makes it; where only its readers tell, as of a weight's copy, a temporary."""
+        """Whose it is, by the op that makes it or, where that has no name, by those that read it."""
         if (instruction := self._defined[buffer]) is None:
             return Purpose(Owner(UNATTRIBUTED, _SCRATCH), "", None, "")
-        if found := self._named(instruction, self._sources):
-            name, owner = found
-        else:
-            name, owner = self._named(instruction, self._targets) or (instruction.name, Owner(UNATTRIBUTED, _SCRATCH))
+        found = self._named(instruction, self._sources) or self._named(instruction, self._targets)
+        name, owner = found or (instruction.name, Owner(UNATTRIBUTED, _SCRATCH))
+        if instruction.opcode == "copy":  # such as of a weight, in another layout
             owner = owner._replace(category=_SCRATCH)
         if owner.category == Category.ACTIVATION_GRADIENT and (owner.layer, self.sizes[buffer]) in self._weights:
             owner = owner._replace(category=Category.GRADIENT)

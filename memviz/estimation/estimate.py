@@ -8,34 +8,34 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, TypeVar
 
-from memviz.estimation.allocator import BfcAllocator, OutOfMemoryError
+from memviz.estimation.allocator import BfcAllocator
 from memviz.estimation.assignment import blocks, compile_step, divided
 from memviz.estimation.attribution import Owner, owners, rows_of, scopes_noted, variable_owners
 from memviz.estimation.branches import has_branches
+from memviz.estimation.budget import ROOMY, one_region, required_bytes
 from memviz.estimation.executor import execute
 from memviz.estimation.folding import folded
 from memviz.estimation.graph import CONDITIONALS, StepGraph, is_call, step_graph
 from memviz.estimation.initializers import is_modelled, recipe
-from memviz.estimation.replay import Line, RanOutError, Step, Training, Weight, of_training, peaks, run, script
+from memviz.estimation.replay import Line, RanOutError, Step, Training, Weight, peaks, run, script
 from memviz.estimation.result import Estimate
 from memviz.failure import Failure
 from memviz.models.abstract import abstract_weights, initializer_of
 from memviz.models.network import Network, in_a_line
 from memviz.models.training import batch_specs, build_slots, compiled_model, step_function, trained_with
 from memviz.profile import NOT_COUNTED, TRAINING_PHASES, Allocation, Category, MemoryProfile, Phase, Source
-from memviz.setup import FIRST_REGION_BYTES, INFERENCE, INFERENCE_BATCH, REFERENCE, TrainingSetup
-from memviz.units import MIB, tensor_bytes
+from memviz.setup import INFERENCE, INFERENCE_BATCH, REFERENCE, TrainingSetup
+from memviz.units import tensor_bytes
 
 T = TypeVar("T")
 STEPS = 5  # as many as a trial runs by default; the steady step is the median of the third and later ones
 # How many orders of execution are played unless told otherwise: as many as come to so many nodes, within these ends.
-_FEWEST_ORDERS, _MOST_ORDERS, _ORDERED_NODES = 3, 15, 20_000
+_FEWEST_ORDERS, _MOST_ORDERS, _ORDERED_NODES = 5, 15, 20_000
 _OF_A_GPU = (
     "What the kernels of a GPU take beside their outputs, such as cuDNN's workspaces. The graph is the one that is "
     "optimized for a CPU, in the order of a GPU; this is not verified on hardware.",
 )
 _SMALL = 4096  # what an unknown initializer does for a weight of so few bytes is not worth a word
-_ROOMY = 1 << 46  # more than any device has
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,16 @@ class Traced:
         """One for each order, on a GPU."""
         return self._scripts(gpu=True)
 
+    @cached_property
+    def required(self) -> int:
+        """See `Estimate.required_bytes`; on the reference device."""
+        return required_bytes(self.scripts)
+
+    @cached_property
+    def required_of_gpu(self) -> int:
+        """The same, on a GPU."""
+        return required_bytes(self.scripts_of_gpu)
+
     def _scripts(self, gpu: bool) -> Sequence[Sequence[Line]]:
         weights = [*self.training.weights, *self.training.slots]
         played = partial(execute, weights=weights, gpu=gpu)
@@ -75,16 +85,17 @@ def estimate_traced(traced: Traced, setup: TrainingSetup) -> Estimate:
             "jit_compile=False for the estimate without XLA, or device='reference'."
         )
     scripts = traced.scripts_of_gpu if _is_gpu(setup) else traced.scripts
-    by_order = [_one_each(peaks(lines, _allocator(setup, _ROOMY)), int) for lines in scripts]
+    by_order = [_one_each(peaks(lines, _allocator(setup, ROOMY)), int) for lines in scripts]
     ranges = {phase: (min(p[phase] for p in by_order), max(p[phase] for p in by_order)) for phase in by_order[0]}
     by_peak = sorted(zip(by_order, scripts, strict=True), key=lambda pair: pair[0]["steady_step"])
     orders = [lines for _, lines in by_peak]
     orders.insert(0, orders.pop(len(orders) // 2))  # the usual one first
-    phases = _phases_within(traced, orders[0], setup, _ROOMY)
+    phases = _phases_within(traced, orders[0], setup, ROOMY)
     largest = max(TRAINING_PHASES, key=lambda phase: sum(found[phase] for found in by_order))
-    required, failure, alive = _required_bytes(scripts, by_order), None, None
+    required = traced.required_of_gpu if _is_gpu(setup) else traced.required
+    failure, alive = None, None
     if setup.budget_bytes is not None:
-        # A larger budget can be in pieces where a smaller one is not: above what is required one order is enough.
+        # A larger budget can be in pieces where a smaller one is not.
         tried = orders if required <= setup.budget_bytes else orders[:1]
         within, ran_out = _first_that_fits(traced, tried, setup, setup.budget_bytes)
         phases = within or phases
@@ -239,45 +250,4 @@ def _one_each(runs: Sequence[tuple[str, T]], peak: Callable[[T], int]) -> dict[s
 
 
 def _allocator(setup: TrainingSetup, limit_bytes: int) -> BfcAllocator:
-    return BfcAllocator(limit_bytes, None) if setup.memory_growth else _one_region(limit_bytes)
-
-
-def _one_region(limit_bytes: int) -> BfcAllocator:
-    return BfcAllocator(limit_bytes, (FIRST_REGION_BYTES, limit_bytes))
-
-
-def _required_bytes(scripts: Sequence[Sequence[Line]], by_order: Sequence[Mapping[str, int]]) -> int:
-    """The smallest one-region budget in which the modelled allocator survives build and training, to within 0.2 %, in
-    every order: one that peaks lower can need more, where it leaves the free memory in more pieces.
-    """
-    needs = [max(found[phase] for phase in TRAINING_PHASES) for found in by_order]
-    required = 0
-    for need, lines in sorted(zip(needs, map(of_training, scripts), strict=True), key=lambda pair: -pair[0]):
-        required = _smallest_budget(lines, max(need, required))
-    return required
-
-
-def _smallest_budget(lines: Sequence[Line], need: int) -> int:
-    """A budget, in bytes and of at least ``need``, that suffices for one order in one region where 0.2 % less does not.
-
-    Smaller ones may suffice by chance, where chunks happen to fall better: what suffices has gaps.
-    """
-    if reach(lines, need):
-        return need
-    low, high = need, reach(lines, _ROOMY)  # what is used where there is all the room mostly suffices
-    while not reach(lines, high):
-        low, high = high, high + max(high // 16, MIB)
-    while high - low > max(high // 500, 4096):
-        middle = (low + high) // 2
-        low, high = (low, middle) if reach(lines, middle) else (middle, high)
-    return high
-
-
-def reach(lines: Sequence[Line], limit_bytes: int) -> int:
-    """How much of the one region is used from its start; 0 where memory runs out."""
-    allocator = _one_region(limit_bytes)
-    try:
-        peaks(lines, allocator)
-    except OutOfMemoryError:
-        return 0
-    return allocator.reach_bytes
+    return BfcAllocator(limit_bytes, None) if setup.memory_growth else one_region(limit_bytes)

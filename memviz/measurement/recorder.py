@@ -20,7 +20,7 @@ import tensorflow as tf
 from keras.src.backend.common.global_state import get_global_attribute
 from keras.src.backend.tensorflow.core import Variable
 
-from memviz.estimation import attribution
+from memviz.estimation import assignment, attribution
 from memviz.estimation.attribution import Owner, rows_of, variable_owners
 from memviz.estimation.graph import step_graph
 from memviz.measurement import trace
@@ -29,6 +29,7 @@ from memviz.measurement.trace import Block, Dump, Event
 from memviz.models.training import trained_with
 from memviz.profile import INPUT, NOT_COUNTED, OPTIMIZER, PHASES, UNATTRIBUTED, Allocation, Category, MemoryProfile
 from memviz.setup import TrainingSetup
+from memviz.units import tensor_bytes
 
 BATCH, _PHASE = "batch", "phase/"  # names of marks; any other is a variable's number
 
@@ -76,7 +77,7 @@ class Recorder:
         """The first call of the step function happens inside, with a batch of these TensorSpecs: which layer makes
         which op is noted.
         """
-        self._model = model
+        self._model, self._step, self._specs = model, step, specs
         with attribution.scopes_noted(model) as self._scopes:
             try:
                 yield
@@ -95,8 +96,9 @@ class Recorder:
     def profiles(self) -> list[MemoryProfile]:
         """The phases that were completed, but for those that warm up; after `stop`."""
         self._attribute()
+        arenas = self._arenas()
         done = [name for name in self._phases if name in self._peaks and name in PHASES]
-        return [self._profile(name, self._allocations(name), self._peaks[name]) for name in done]
+        return [self._profile(name, [*_divided(self._allocations(name), arenas)], self._peaks[name]) for name in done]
 
     def at_failure(self) -> tuple[MemoryProfile, Dump]:
         """What was alive when a request could not be served, and the allocator's own word on it; after `stop`.
@@ -110,6 +112,15 @@ class Recorder:
         self._attribute()
         alive = [a for a in self._allocations(name, failed_after + 1) if a.end is None]
         return self._profile(name if name in PHASES else "steady_step", alive, None), dump
+
+    def _arenas(self) -> dict[int, assignment.Block]:
+        """Where XLA compiled the step: what one run of it takes, by its requested bytes, as the compiler divides it."""
+        if self._concrete is None or not self._model.jit_compile:
+            return {}
+        program = assignment.compile_step(self._step, self._specs, ())
+        rows = variable_owners(self._model, [])
+        weights = [(rows[id(v)].layer, tensor_bytes(v.shape, v.dtype)) for v in self._model.trainable_variables]
+        return {block.nbytes: block for block in assignment.blocks(program, self._scopes, weights)}
 
     @property
     def _allocator(self) -> str:
@@ -208,6 +219,12 @@ class Recorder:
     def _addresses(self) -> dict[int, int]:
         """Where each variable's storage is."""
         return {number: address for number, v in self._alive().items() if (address := _address(v))}
+
+
+def _divided(allocations: list[Allocation], arenas: Mapping[int, assignment.Block]) -> Iterator[Allocation]:
+    for allocation in allocations:
+        block = arenas.get(allocation.requested_nbytes) if allocation.layer == UNATTRIBUTED else None
+        yield from [allocation] if block is None else block.divided(allocation)
 
 
 def _calling(variable: Any) -> Owner:
