@@ -79,7 +79,7 @@ def curve_of(row: Row, orders: int) -> Curve:
     while not (len(curve.completed) >= ENOUGH and all(map(all, curve.completed[-ENOUGH:]))):
         budget = int(lowest * (LOWEST + STEP * len(curve.budgets)))
         curve.budgets.append(budget)
-        curve.completed.append([reach(requests(lines), budget) > 0 for lines in scripts])
+        curve.completed.append([reach(requests(lines), budget) is not None for lines in scripts])
     return curve
 
 

@@ -12,6 +12,7 @@ from collections.abc import Hashable, Sequence
 from memviz.estimation.allocator import BfcAllocator, OutOfMemoryError
 from memviz.estimation.replay import Line, Say, of_training
 from memviz.setup import FIRST_REGION_BYTES
+from memviz.units import MIB
 
 ROOMY = 1 << 46  # bytes; more than any device has
 MORE, LESS = 1.02, 0.95  # of what is required: with so much a training should complete, with so little it should die
@@ -33,7 +34,8 @@ def required_bytes(scripts: Sequence[Sequence[Line]]) -> int:
 
     Of those looked at, the one with the least cost: `DEATH` times the share of orders that die with `MORE` of it, and
     the share that survives with `LESS`. First in steps as wide as from less to more, from what all orders use where
-    they have all the room down to what suffices for none; then, about the best of these, finer.
+    they have all the room down to what suffices for none (or the least that can be set, a MiB); then, about the best
+    of these, finer.
     """
     orders = [requests(of_training(lines)) for lines in scripts[:_JUDGED]]
     step = MORE / LESS
@@ -41,17 +43,17 @@ def required_bytes(scripts: Sequence[Sequence[Line]]) -> int:
 
     def alive(budget: float) -> float:
         if (size := int(budget)) not in known:
-            known[size] = sum(reach(order, size) > 0 for order in orders) / len(orders)
+            known[size] = sum(reach(order, size) is not None for order in orders) / len(orders)
         return known[size]
 
     def cost(more: float) -> float:
         return round(DEATH * (1 - alive(more)) + alive(more / step), 9)
 
-    most: float = max(reach(order, ROOMY) for order in orders)
+    most: float = max(MIB, *(reach(order, ROOMY) or 0 for order in orders))
     while alive(most) < 1:  # what it uses where there is all the room mostly suffices
         most *= step
     looked_at = [most]
-    while alive(looked_at[-1]) > 0:
+    while alive(looked_at[-1]) > 0 and looked_at[-1] > MIB:
         looked_at.append(looked_at[-1] / step)
     best = min(looked_at, key=cost)
     costs = {(more := best * step ** (part / _FINER)): cost(more) for part in range(1 - _FINER, _FINER)}
@@ -78,8 +80,8 @@ def requests(lines: Sequence[Line]) -> Requests:
     return found
 
 
-def reach(order: Requests, limit_bytes: int) -> int:
-    """How much of the one region is used from its start; 0 where memory runs out."""
+def reach(order: Requests, limit_bytes: int) -> int | None:
+    """How much of the one region is used from its start; None where memory runs out."""
     allocator = one_region(limit_bytes)
     addresses: dict[int, int] = {}
     free: list[tuple[int, int]] = []
@@ -92,5 +94,5 @@ def reach(order: Requests, limit_bytes: int) -> int:
             elif free == (free := allocator.free_chunks()) and number == _REPEATS:
                 break  # a step that begins as the one before it does not differ from it
     except OutOfMemoryError:
-        return 0
+        return None
     return allocator.reach_bytes

@@ -35,6 +35,10 @@ _OF_A_GPU = (
     "What the kernels of a GPU take beside their outputs, such as cuDNN's workspaces. The graph is the one that is "
     "optimized for a CPU, in the order of a GPU; this is not verified on hardware.",
 )
+_GPU_WITHOUT_XLA = (
+    "What XLA would change: on a GPU Keras compiles most networks with it (jit_compile='auto'), and this is the step "
+    "without it."
+)
 _SMALL = 4096  # what an unknown initializer does for a weight of so few bytes is not worth a word
 
 
@@ -223,6 +227,8 @@ def _profile(traced: Traced, setup: TrainingSetup, phase: str, allocations: tupl
     within = ("batch_size", "device", "budget_bytes", "memory_growth")
     described = {**traced.trained_with, **{name: getattr(setup, name) for name in within}}
     not_counted = (*traced.not_counted, *(_OF_A_GPU if _is_gpu(setup) else ()))
+    if _is_gpu(setup) and setup.jit_compile == "auto":
+        not_counted += (_GPU_WITHOUT_XLA,)
     planned = traced.training.step.blocks if phase != "build" else ()
     source: Source = "compiled" if planned else "estimated"
     return MemoryProfile(phase, source, tuple(divided(allocations, planned)), traced.layers, described, not_counted)
