@@ -141,8 +141,9 @@ class _Executor:
             return None
         if wanted.shape is None:
             raise ValueError(
-                f"The shape of the output of {node.name} ({node.op}) is not known before it runs, as in loops and "
-                "recurrent layers, so that there is no estimate yet; memviz.measure trains and measures it."
+                f"The shape of the output of {node.name} ({node.op}) is not known before it runs, as in loops, "
+                "recurrent layers and sparse gradients in conditionals, so that there is no estimate without XLA yet; "
+                "memviz.measure trains and measures it."
             )
         return self._allocate(index, wanted.shape, wanted.dtype)
 

@@ -14,12 +14,12 @@ class Estimate:
     """The estimated memory of training: a profile per phase, and the budget that all of them need.
 
     phases: "build", "first_step", "steady_step" and, with Keras' default batch of 32, "evaluate" and "predict" to
-    `Phase`. required_bytes: the smallest one-region budget, in bytes, in which the first three complete.
+    `Phase`; where XLA compiles the step, no evaluation and prediction. required_bytes: the one-region budget, in bytes,
+    that the first three require: with 2 % more few trainings die, with 5 % less few survive (estimation/budget.py).
     largest_phase: which of them peaks highest. loss: the loss that was used.
     peak_ranges: phase -> (lowest, highest peak in bytes): TensorFlow starts a step's inputs in an order that differs
     from process to process, and the same network may peak differently for it; of a conditional (loss scaling, gradient
     accumulation) either branch may be taken, here the one that holds more, and at the lowest once the other.
-    required_bytes suffices for the orders that were played, not for every one there is.
     failure, at_failure: where the budget does not suffice, the first request that it cannot serve, and what is alive
     at that moment; the phases are then those without a budget.
     """

@@ -103,12 +103,14 @@ def estimate(
     budget: bytes or text such as "9513 MiB", or a share of the device's memory such as "40 %".
     device: "reference", or "GPU:0", also where there is none: in the order of a GPU, without the workspaces of its
     kernels. None: this machine's GPU, else the reference device.
+    jit_compile: True takes XLA's own plan of the step, compiled for the reference device and not run, which takes
+    seconds, or minutes for large networks; "auto" is Keras' rule, which compiles nothing on the reference device.
     batch_size: examples per step. optimizer, loss: None for what the model is compiled with, else Adam and a loss that
     suits the output. inputs: for subclassed models and unknown shapes,
     TensorSpecs or arrays of a batch.
 
     Raises ValueError or TypeError, in one sentence, for what is not possible: an unknown name, a network that cannot
-    be built or traced, an input shape that is not known, XLA (jit_compile=True).
+    be built, traced or compiled, an input shape that is not known, XLA (jit_compile=True) for a GPU.
     Sources: the graph is TensorFlow's own (estimation/graph.py), the order executor.cc, the allocator bfc_allocator.cc.
     """
     setup = TrainingSetup.create(
