@@ -184,8 +184,8 @@ class Explorer:
     def _look_ahead(self) -> None:
         """Have the answers ready to the next moves of the knob under the hand; never while a trial is measured."""
         state, knob = self.state, self.knobs.reached
-        if self._looked_ahead_from == (state, knob) or self.start_button.disabled:
-            return
+        if self._looked_ahead_from == (state, knob) or self.start_button.disabled or state is not self._wanted:
+            return  # known, or about to change
         moves = self.knobs.ahead()
 
         def ask() -> None:
