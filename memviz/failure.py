@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-from memviz.units import format_bytes, shape_text, tensor_bytes
+from memviz.units import format_bytes, parse_bytes, shape_text, tensor_bytes
 
 PHASE_WORDS = {
     "import": "the import of TensorFlow",
@@ -19,6 +19,9 @@ BATCH = "batch"  # in place of an operation's name, where it is the batch that f
 _SHAPE = re.compile(r"allocating tensor with shape\s*\[([\d,]*)\] and type (\w+)")
 # Inside a function the node is named; the wrapper that an eager op runs in is called {{function_node ...}}.
 _OP = re.compile(r"(?:\{\{node |\[Op:)([^\]}]+)")
+# A step that XLA compiled asks for its memory as a whole, and says how much in rounded words.
+_COMPILED = re.compile(r"trying to allocate ([\d.]+ ?[KMGT]iB)\b.*\[Op:__inference_", re.DOTALL)
+COMPILED_STEP = "the compiled step"
 _DTYPES = {"float": "float32", "double": "float64", "half": "float16"}  # TensorFlow's C++ names where they differ
 
 
@@ -48,6 +51,9 @@ class Failure:
 def parse_failure(text: str, phase: str, limit_bytes: int | None) -> Failure:
     """The failure that the message of a `ResourceExhaustedError` describes."""
     op, asked = _OP.search(text), _SHAPE.search(text)
+    if compiled := _COMPILED.search(text):
+        nbytes = parse_bytes(compiled.group(1))
+        return Failure(phase, COMPILED_STEP, requested_bytes=nbytes, limit_bytes=limit_bytes, in_graph=True)
     failure = Failure(phase, op.group(1) if op else "", limit_bytes=limit_bytes, in_graph="{{node " in text)
     if asked is None:
         return failure
@@ -59,9 +65,9 @@ def parse_failure(text: str, phase: str, limit_bytes: int | None) -> Failure:
 def failure_sentences(failure: Failure, batch_size: int) -> str:
     """The failure in words: phase, operation, what it asked for, the limit, and the ways out that can help."""
     asked = "could not get its memory"
-    if failure.shape is not None and failure.requested_bytes is not None:
-        shape = shape_text(failure.shape) or "a scalar"
-        asked = f"asked for {format_bytes(failure.requested_bytes)} ({shape}, {failure.dtype})"
+    if failure.requested_bytes is not None:
+        shape = "" if failure.shape is None else f" ({shape_text(failure.shape) or 'a scalar'}, {failure.dtype})"
+        asked = f"asked for {format_bytes(failure.requested_bytes)}{shape}"
     limit = "" if failure.limit_bytes is None else f"; the limit is {format_bytes(failure.limit_bytes)}"
     if failure.free_bytes is not None and failure.largest_free_bytes is not None:
         largest = format_bytes(failure.largest_free_bytes)

@@ -30,6 +30,15 @@ def test_an_operation_in_a_function_is_named_by_its_node():
     assert (failure.shape, failure.dtype, failure.requested_bytes) == ((159, 256, 144), "float16", 159 * 256 * 144 * 2)
 
 
+def test_a_compiled_step_asks_as_a_whole():
+    text = "Out of memory while trying to allocate 16.22MiB. [Op:__inference_train_step_858]"
+    failure = parse_failure(text, "first_step", 16 * 2**20)
+    assert failure == Failure("first_step", "the compiled step", None, "", 17_007_903, 16 * 2**20, in_graph=True)
+    said = failure_sentences(failure, 32)
+    assert "first step: the compiled step asked for 16.22 MiB; the limit is 16.00 MiB." in said
+    assert "a smaller batch" in said
+
+
 def test_a_scalar_and_a_silent_error():
     text = EAGER.replace("[6019376,128]", "[]")
     assert parse_failure(text, "build", None).shape == ()

@@ -92,7 +92,7 @@ def lines_of(made: Sequence[Block]) -> list[Line]:
     return [*lines, *(Line(Say.RELEASE, ("block", n)) for n in ends)]
 
 
-ARENA = "XLA block "  # what a block's allocation is called, before its number
+ARENA = "XLA's block "  # what a block's allocation is called, before its number
 
 
 def divided(allocations: Iterable[Allocation], made: Sequence[Block]) -> Iterator[Allocation]:

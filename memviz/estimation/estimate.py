@@ -9,7 +9,7 @@ from functools import cached_property, partial
 from typing import Any, TypeVar
 
 from memviz.estimation.allocator import BfcAllocator
-from memviz.estimation.assignment import blocks, compile_step, divided
+from memviz.estimation.assignment import ARENA, blocks, compile_step, divided
 from memviz.estimation.attribution import Owner, owners, rows_of, scopes_noted, variable_owners
 from memviz.estimation.branches import has_branches
 from memviz.estimation.budget import ROOMY, one_region, required_bytes
@@ -19,7 +19,7 @@ from memviz.estimation.graph import CONDITIONALS, StepGraph, is_call, step_graph
 from memviz.estimation.initializers import is_modelled, recipe
 from memviz.estimation.replay import Line, RanOutError, Step, Training, Weight, peaks, run, script
 from memviz.estimation.result import Estimate
-from memviz.failure import Failure
+from memviz.failure import COMPILED_STEP, Failure
 from memviz.models.abstract import abstract_weights, initializer_of
 from memviz.models.network import Network, in_a_line
 from memviz.models.training import batch_specs, build_slots, compiled_model, step_function, trained_with
@@ -241,10 +241,11 @@ def _is_gpu(setup: TrainingSetup) -> bool:
 def _failure(error: RanOutError, limit_bytes: int) -> Failure:
     purpose = error.wanted.purpose
     assert purpose is not None
-    shape = purpose.shape or ()
-    weights = {a.shape: a.op for a in error.alive if a.category == Category.PARAMETER and len(shape) > 1}
+    shape = purpose.shape
+    weights = {a.shape: a.op for a in error.alive if a.category == Category.PARAMETER and len(shape or ()) > 1}
+    op = COMPILED_STEP if purpose.op.startswith(ARENA) else purpose.op
     return Failure(
-        error.phase, purpose.op, shape, purpose.dtype, error.wanted.nbytes, limit_bytes, error.in_graph,
+        error.phase, op, shape, purpose.dtype, error.wanted.nbytes, limit_bytes, error.in_graph,
         weights.get(shape, ""), error.in_use_bytes, min(error.free_bytes, limit_bytes), error.largest_free_bytes,
     )  # fmt: skip
 

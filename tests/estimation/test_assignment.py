@@ -1,6 +1,7 @@
 """XLA's plan against what a trial's allocator is really asked for."""
 
 import itertools
+import math
 
 import keras
 import numpy as np
@@ -12,6 +13,7 @@ from memviz.estimation.assignment import ARENA, Block, Part, divided, lines_of
 from memviz.estimation.attribution import Owner
 from memviz.estimation.replay import Purpose, Say
 from memviz.profile import UNATTRIBUTED, Allocation, Category
+from memviz.units import MIB
 
 OPTIONS = {"jit_compile": True, "device": "reference"}
 
@@ -63,6 +65,22 @@ def test_a_recorded_arena_is_divided_as_the_estimated_one():
     np.testing.assert_array_equal(*tables)
     held = tables[0].loc["conv2d", ["activation", "activation_gradient", "temporary"]].sum()
     assert held >= 32 * 30 * 30 * 16 * 4  # its output, at least
+
+
+def test_a_budget_that_does_not_hold_the_arena_fails_as_the_trial_does():
+    options = {"batch_size": 32, "budget": "16 MiB", **OPTIONS}
+    estimate, trial = memviz.estimate(convolutions, **options), memviz.measure(convolutions, **options)
+    for failure in (estimate.failure, trial.failure):
+        assert (failure.phase, failure.op) == ("first_step", "the compiled step")
+    assert estimate.failure.requested_bytes == pytest.approx(trial.failure.requested_bytes, rel=1e-3)
+    assert "the compiled step asked for" in trial.error
+
+
+def test_required_bytes_of_a_compiled_step_is_where_trials_begin_to_complete():
+    required = memviz.estimate(convolutions, batch_size=64, **OPTIONS).required_bytes
+    for factor, status in ((1.02, "completed"), (0.95, "out_of_memory")):
+        budget = math.ceil(factor * required / MIB) * MIB
+        assert memviz.measure(convolutions, batch_size=64, budget=budget, **OPTIONS).status == status
 
 
 def test_the_plan_of_the_cpu_is_not_shown_for_a_gpu():
