@@ -67,13 +67,13 @@ def compile_step(step: Any, specs: Any, variables: Iterable[Any]) -> Any:
     return HloProto.FromString(compiler_ir(stage="optimized_hlo_proto_serialized"))
 
 
-def blocks(program: Any, scopes: Mapping[str, str], weights: Iterable[tuple[str, int]]) -> list[Block]:
-    """What a run allocates, in this order, beside its arguments. weights: (layer, bytes) of each parameter.
+def blocks(program: Any, scopes: Mapping[str, str], weights: Iterable[tuple[str, Iterable[int]]]) -> list[Block]:
+    """What a run allocates, in this order, beside its arguments. weights: (layer, shape) of each parameter.
 
     Source: xla/service/cpu/cpu_executable.cc, `CreateBufferTable`: arguments are given, constants are part of the
     program, what is local to a thread lies on its stack.
     """
-    assignment, buffers = program.buffer_assignment, _Buffers(program, scopes, set(weights))
+    assignment, buffers = program.buffer_assignment, _Buffers(program, scopes, weights)
     given = ("is_entry_computation_parameter", "is_constant", "is_thread_local")
     made = [a for a in assignment.buffer_allocations if not any(getattr(a, kind) for kind in given)]
     fullest = [_at_fullest(trace.events, buffers.sizes) for trace in assignment.heap_simulator_traces]
@@ -107,8 +107,8 @@ def divided(allocations: Iterable[Allocation], made: Sequence[Block]) -> Iterato
 class _Buffers:
     """The program's buffers, by their id: sizes in bytes, and what each is for."""
 
-    def __init__(self, program: Any, scopes: Mapping[str, str], weights: set[tuple[str, int]]) -> None:
-        self._scopes, self._weights = scopes, weights
+    def __init__(self, program: Any, scopes: Mapping[str, str], weights: Iterable[tuple[str, Iterable[int]]]) -> None:
+        self._scopes, self._weights = scopes, {(layer, (*sorted(shape),)) for layer, shape in weights}
         self._computations = {c.id: c for c in program.hlo_module.computations}
         instructions = [i for c in self._computations.values() for i in c.instructions]
         self._instructions = {i.id: i for i in instructions}
@@ -128,7 +128,8 @@ class _Buffers:
         name, owner = found or (instruction.name, Owner(UNATTRIBUTED, _SCRATCH))
         if instruction.opcode == "copy":  # such as of a weight, in another layout
             owner = owner._replace(category=_SCRATCH)
-        if owner.category == Category.ACTIVATION_GRADIENT and (owner.layer, self.sizes[buffer]) in self._weights:
+        sizes = (*sorted(instruction.shape.dimensions),)  # XLA turns kernels as it likes
+        if owner.category == Category.ACTIVATION_GRADIENT and (owner.layer, sizes) in self._weights:
             owner = owner._replace(category=Category.GRADIENT)
         return Purpose(owner, name, *_type(instruction.shape))
 

@@ -197,8 +197,8 @@ def _step(
 
     fed = [_fed(spec) for spec in tf.nest.flatten(specs)]
     if not isinstance(graph, StepGraph):
-        sizes = [(w.owner.layer, w.nbytes) for w in weights if w.owner.category == Category.PARAMETER]
-        return Step(fed, StepGraph((), {}, {}), {}, (), blocks(graph, scopes, sizes))
+        shapes = [(w.owner.layer, w.shape) for w in weights if w.owner.category == Category.PARAMETER]
+        return Step(fed, StepGraph((), {}, {}), {}, (), blocks(graph, scopes, shapes))
     variables = {argument: number[id(handle)] for argument, handle in graph.resources.items()}
     by_argument = {argument: weights[index].owner.layer for argument, index in variables.items()}
     return Step(fed, graph, variables, owners(graph, scopes, by_argument))

@@ -29,7 +29,6 @@ from memviz.measurement.trace import Block, Dump, Event
 from memviz.models.training import trained_with
 from memviz.profile import INPUT, NOT_COUNTED, OPTIMIZER, PHASES, UNATTRIBUTED, Allocation, Category, MemoryProfile
 from memviz.setup import TrainingSetup
-from memviz.units import tensor_bytes
 
 BATCH, _PHASE = "batch", "phase/"  # names of marks; any other is a variable's number
 
@@ -119,7 +118,7 @@ class Recorder:
             return {}
         program = assignment.compile_step(self._step, self._specs, ())
         rows = variable_owners(self._model, [])
-        weights = [(rows[id(v)].layer, tensor_bytes(v.shape, v.dtype)) for v in self._model.trainable_variables]
+        weights = [(rows[id(v)].layer, v.shape) for v in self._model.trainable_variables]
         return {block.nbytes: block for block in assignment.blocks(program, self._scopes, weights)}
 
     @property
