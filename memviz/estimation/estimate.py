@@ -140,7 +140,7 @@ def trace_training(
         build_slots(model)
         graphs = {"train": _traced_step(model, "train", setup, setup.batch_size, made)}
         # Another compilation each; what they need is not asked for often.
-        for phase, kind in INFERENCE.items() if inference and setup.jit_compile is not True else ():
+        for phase, kind in INFERENCE.items() if inference and not model.jit_compile else ():
             with suppress(ValueError):  # what only trains has no such phases
                 graphs[phase] = _traced_step(model, kind, setup, INFERENCE_BATCH, made)
         rows = variable_owners(model, made)
@@ -179,7 +179,7 @@ def _traced_step(
     try:
         with scopes_noted(model) as scopes:
             step = step_function(model, kind)
-            if setup.jit_compile is True:
+            if model.jit_compile:
                 return compile_step(step, specs, made), specs, scopes
             concrete = step.get_concrete_function(specs)
     except Exception as error:

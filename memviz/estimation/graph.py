@@ -114,6 +114,11 @@ def _add_argument(graph: Any, argument: Any, number: int, tensor: Any, captured:
         node = graph.node.add(name=argument.name, op="_Arg")
         node.attr["T"].type = argument.type
         node.attr["index"].i = number
+        if captured._handle_data is None:  # a lookup table
+            raise ValueError(
+                f"The step reads the resource {argument.name}, which is no variable, such as a lookup layer's table; "
+                "look things up in the data pipeline and give memviz the model behind it."
+            )
         data = captured._handle_data.shape_and_type[0]
         node.attr["_handle_shapes"].list.shape.append(data.shape)
         node.attr["_handle_dtypes"].list.type.append(data.dtype)

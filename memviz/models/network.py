@@ -126,7 +126,8 @@ def _call_builder(builder: Callable[[], Any], dtype_policy: str) -> keras.Model:
         said = in_a_line(error)
         if isinstance(error, RecursionError):
             said += ". Keras walks through a model by recursion: let the function call sys.setrecursionlimit() first."
-        if building_abstractly() and type(error).__module__.startswith("tensorflow."):
+        reads_values = type(error).__name__ != "OperatorNotAllowedInGraphError"  # that one: a Python `if` on a tensor
+        if reads_values and building_abstractly() and type(error).__module__.startswith("tensorflow."):
             said = "memviz builds without storage; let the function build the model without using its weights' values."
         raise ValueError(f"The function {name} raised {type(error).__name__} while building: {said}") from error
     if not isinstance(model, keras.Model):

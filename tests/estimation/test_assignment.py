@@ -102,6 +102,16 @@ def test_what_xla_cannot_compile_is_refused_in_one_sentence():
         memviz.estimate(network, batch_size=4, **OPTIONS)
 
 
+def test_where_keras_does_not_compile_the_estimate_does_not_either():
+    def network():
+        stack = [keras.layers.Hashing(10), keras.layers.Embedding(10, 4), keras.layers.Flatten(), keras.layers.Dense(2)]
+        return keras.Sequential([keras.Input((3,), dtype="int64"), *stack])
+
+    assert not keras.layers.Hashing(10).supports_jit
+    profile = memviz.estimate(network, batch_size=4, **OPTIONS).profile
+    assert (profile.source, profile.setup["jit_compile"]) == ("estimated", False)
+
+
 def test_a_block_is_divided_without_a_byte_more_or_less():
     owners = [Purpose(Owner(name, Category.ACTIVATION), name, (n,), "float32") for n, name in ((64, "a"), (32, "b"))]
     block = Block(1_000, False, [Part(0, 256, owners[0]), Part(512, 128, owners[1])])
