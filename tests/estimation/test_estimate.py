@@ -294,7 +294,11 @@ def untraceable():
         (memviz.presets.digits, {"batch_size": 0}, "batch_size=0 is not possible"),
         (memviz.presets.digits, {"batch_size": 1, "budget": "9 GBB"}, "'9 GBB' is not a size"),
         (memviz.presets.digits, {"batch_size": 1, "optimizer": "adm"}, "Did you mean 'adam'"),
-        (memviz.presets.digits, {"batch_size": 1, "jit_compile": True}, "cannot be estimated yet"),
+        (
+            memviz.presets.digits,
+            {"batch_size": 1, "jit_compile": True, "device": "GPU:0"},
+            "What XLA would do for GPU:0",
+        ),
         (memviz.presets.digits, {"batch_size": 1, "inputs": 3}, "inputs=3 is not possible"),
         (raising, {"batch_size": 1}, "raised RuntimeError while building: no such file"),
         (lambda: 3, {"batch_size": 1}, "must return a keras.Model"),

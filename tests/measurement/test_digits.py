@@ -6,6 +6,7 @@ from sklearn.datasets import load_digits
 from memviz import presets
 from memviz.measurement.device import _taken_over
 from memviz.measurement.digits import Batches, resized
+from memviz.models.abstract import abstract_weights
 from memviz.models.convnet import ConvNet
 from memviz.models.training import batch_specs
 
@@ -13,9 +14,10 @@ DIGITS = load_digits()
 
 
 def batches(network, batch_size, loss) -> Batches:
-    model = network.build() if isinstance(network, ConvNet) else network
-    model.compile(loss=loss)
-    return Batches(*batch_specs(model, batch_size), [output.shape[-1] for output in model.outputs])
+    with abstract_weights():  # nobody looks at them, and those of bird_audio take 9 GB
+        model = network.build() if isinstance(network, ConvNet) else network
+        model.compile(loss=loss)
+        return Batches(*batch_specs(model, batch_size), [output.shape[-1] for output in model.outputs])
 
 
 def dense(units, activation, inputs=(5,)):
