@@ -72,7 +72,9 @@ def budget_trials(row: Row, required: int) -> dict[str, str]:
     """How training ends with a little more, and a little less, than the estimate requires."""
     found = {}
     for factor in FACTORS:
-        budget = math.ceil(float(factor) * required / MIB) * MIB
+        # TensorFlow takes whole MiB: the next ones that are not less than the more, nor more than the less.
+        rounded = math.ceil if factor == MORE else math.floor
+        budget = max(1, rounded(float(factor) * required / MIB)) * MIB
         trial = memviz.measure(row.network, **row.options(), budget=budget)
         found[factor] = trial.status
     return found
@@ -204,12 +206,13 @@ def print_summary(results: dict[str, dict]) -> None:
                 f"  of {len(compiled)} compiled by XLA: steady step, absolute error: median "
                 f"{statistics.median(errors):.2f} %, worst {errors[-1]:.2f} %"
             )
-        tried = [r["budgets"] for r in done if "budgets" in r]
-        if tried:
+        for least in (0, 64 * MIB):  # of a small budget a MiB is several percent
+            tried = [r["budgets"] for r in done if "budgets" in r and r["required"] >= least]
             dead = sum(each[MORE] != "completed" for each in tried)
             alive = sum(each[LESS] == "completed" for each in tried)
             print(
-                f"  of {len(tried)} rows, with {MORE} x required {dead} died, with {LESS} x required {alive} survived"
+                f"  of {len(tried)} rows that require {format_bytes(least)} or more, {dead} died with {MORE} x, "
+                f"{alive} survived with {LESS} x required"
             )
 
 
