@@ -116,7 +116,10 @@ class Recorder:
         """Where XLA compiled the step: what one run of it takes, by its requested bytes, as the compiler divides it."""
         if self._concrete is None or not self._model.jit_compile:
             return {}
-        program = assignment.compile_step(self._step, self._specs, ())
+        try:
+            program = assignment.compile_step(self._step, self._specs, ())
+        except tf.errors.OpError:  # no room for the batch that is compiled for: the arena stays one block
+            return {}
         rows = variable_owners(self._model, [])
         weights = [(rows[id(v)].layer, v.shape) for v in self._model.trainable_variables]
         return {block.nbytes: block for block in assignment.blocks(program, self._scopes, weights)}
