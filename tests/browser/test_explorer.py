@@ -140,11 +140,12 @@ def test_a_trial_is_drawn_while_it_runs_and_ends_with_the_error(opened):
     wait_for(completed, page, 120)
     steps = int(page.get_by_label("steps").input_value())
     wait_for(lambda: len(course(page)["loss"]) == steps, page)
-    steady = page.locator(".memviz tr", has_text="steady step").inner_text()
-    assert "%" in steady
+    row = page.locator(".memviz tr", has_text="steady step")
+    wait_for(lambda: "%" in row.inner_text(), page)  # the table is told after the figure
+    steady = row.inner_text()
     choose(page, "digits")
     wait_for(lambda: "not of these knobs" in page.locator(".memviz").inner_text(), page)
-    assert page.locator(".memviz tr", has_text="steady step").inner_text() == steady
+    assert row.inner_text() == steady
     assert trial_processes(server) == []
 
 
