@@ -26,14 +26,12 @@ os.environ.update(REFERENCE_ENVIRONMENT)  # before TensorFlow is imported
 from breadth import BREADTH
 from zoo import ROWS, Row
 
-from memviz.estimation.allocator import BfcAllocator
-from memviz.estimation.budget import reach, requests
+from memviz.estimation.budget import LESS, MORE, ROOMY, one_region, reach, requests
 from memviz.estimation.estimate import trace_training
 from memviz.estimation.replay import of_training, peaks
 from memviz.models.network import Network
 from memviz.units import format_bytes
 
-ROOM = 1 << 46  # bytes; more than any row needs
 LOWEST = 0.9  # of the lowest peak where there is all the room: where room is short, fewer rests are left in chunks
 STEP = 0.005  # of the lowest peak: how fine the series is
 ENOUGH = 8  # so many budgets in a row in which every order completes end the series
@@ -51,7 +49,7 @@ class Curve:
     def shares(self, required: float, orders: Iterable[int]) -> tuple[float, float]:
         """(of orders that die with 1.02 x required, that survive with 0.95 x required), from 0 to 1."""
         orders = [*orders]
-        return 1 - self._alive(1.02 * required, orders), self._alive(0.95 * required, orders)
+        return 1 - self._alive(MORE * required, orders), self._alive(LESS * required, orders)
 
     def _alive(self, budget: float, orders: Sequence[int]) -> float:
         place = bisect_right(self.budgets, budget + 1) - 1
@@ -64,7 +62,7 @@ class Curve:
             dead, alive = self.shares(required, orders)
             return round(dead * weight + alive, 9)
 
-        costs = {budget / 1.02: cost(budget / 1.02) for budget in self.budgets}
+        costs = {budget / MORE: cost(budget / MORE) for budget in self.budgets}
         alike = [required for required, each in costs.items() if each == min(costs.values())]
         return alike[len(alike) // 2]
 
@@ -74,12 +72,12 @@ def curve_of(row: Row, orders: int) -> Curve:
     network = Network.of(row.network)
     required = trace_training(network, setup).required
     scripts = [*map(of_training, trace_training(network, setup, orders=orders).scripts)]
-    lowest = min(max(dict(peaks(lines, BfcAllocator(ROOM, (ROOM,)))).values()) for lines in scripts)
-    curve = Curve(required, [], [])
+    lowest = min(max(dict(peaks(lines, one_region(ROOMY))).values()) for lines in scripts)
+    curve, told = Curve(required, [], []), [*map(requests, scripts)]
     while not (len(curve.completed) >= ENOUGH and all(map(all, curve.completed[-ENOUGH:]))):
         budget = int(lowest * (LOWEST + STEP * len(curve.budgets)))
         curve.budgets.append(budget)
-        curve.completed.append([reach(requests(lines), budget) is not None for lines in scripts])
+        curve.completed.append([reach(order, budget) is not None for order in told])
     return curve
 
 

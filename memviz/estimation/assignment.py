@@ -17,7 +17,7 @@ from memviz.estimation.replay import Line, Purpose, Say
 from memviz.models.abstract import give_storage, untouched
 from memviz.profile import UNATTRIBUTED, Allocation, Category
 
-_SCRATCH = Category.TEMPORARY
+ARENA = "XLA's block "  # what a block's allocation is called, before its number
 _KINDS = {"F": "float", "BF": "bfloat", "S": "int", "U": "uint", "PRED": "bool"}  # letters of a PrimitiveType
 _ALLOC, _FREE, _SHARE = range(3)  # HeapSimulatorTrace.Event.Kind
 
@@ -83,16 +83,13 @@ def blocks(program: Any, scopes: Mapping[str, str], weights: Iterable[tuple[str,
 
 def lines_of(made: Sequence[Block]) -> list[Line]:
     """One run of the program as a script: all is allocated before it starts; the outputs are let go of last."""
-    owner = Owner(UNATTRIBUTED, _SCRATCH)
+    owner = Owner(UNATTRIBUTED, Category.TEMPORARY)
     lines = [
         Line(Say.ALLOCATE, ("block", n), block.nbytes, Purpose(owner, f"{ARENA}{n}", None, ""))
         for n, block in enumerate(made)
     ]
     ends = sorted(range(len(made)), key=lambda n: made[n].is_output)
     return [*lines, *(Line(Say.RELEASE, ("block", n)) for n in ends)]
-
-
-ARENA = "XLA's block "  # what a block's allocation is called, before its number
 
 
 def divided(allocations: Iterable[Allocation], made: Sequence[Block]) -> Iterator[Allocation]:
@@ -123,11 +120,11 @@ class _Buffers:
     def purpose(self, buffer: int) -> Purpose:
         """Whose it is, by the op that makes it or, where that has no name, by those that read it."""
         if (instruction := self._defined[buffer]) is None:
-            return Purpose(Owner(UNATTRIBUTED, _SCRATCH), "", None, "")
+            return Purpose(Owner(UNATTRIBUTED, Category.TEMPORARY), "", None, "")
         found = self._named(instruction, self._sources) or self._named(instruction, self._targets)
-        name, owner = found or (instruction.name, Owner(UNATTRIBUTED, _SCRATCH))
+        name, owner = found or (instruction.name, Owner(UNATTRIBUTED, Category.TEMPORARY))
         if instruction.opcode == "copy":  # such as of a weight, in another layout
-            owner = owner._replace(category=_SCRATCH)
+            owner = owner._replace(category=Category.TEMPORARY)
         sizes = (*sorted(instruction.shape.dimensions),)  # XLA turns kernels as it likes
         if owner.category == Category.ACTIVATION_GRADIENT and (owner.layer, sizes) in self._weights:
             owner = owner._replace(category=Category.GRADIENT)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 
 from memviz.estimation.allocator import BfcAllocator, OutOfMemoryError
-from memviz.estimation.replay import Line, Say, of_training
+from memviz.estimation.replay import Line, Say, of_training, peaks
 from memviz.setup import FIRST_REGION_BYTES
 from memviz.units import MIB
 
@@ -49,7 +49,10 @@ def required_bytes(scripts: Sequence[Sequence[Line]]) -> int:
     def cost(more: float) -> float:
         return round(DEATH * (1 - alive(more)) + alive(more / step), 9)
 
-    most: float = max(MIB, *(reach(order, ROOMY) or 0 for order in orders))
+    used = max(reach(order, ROOMY) or 0 for order in orders)
+    if not used:  # all that is held lies beside the budget
+        return max(size for lines in scripts for _, size in peaks(of_training(lines), one_region(ROOMY)))
+    most: float = max(MIB, used)
     while alive(most) < 1:  # what it uses where there is all the room mostly suffices
         most *= step
     looked_at = [most]

@@ -220,8 +220,8 @@ def test_a_gpus_estimate_says_that_keras_would_compile_there():
     assert [any("XLA" in sentence for sentence in sentences) for sentences in told] == [True, False, False]
 
 
-def text(embedding_rows=5_000):
-    stack = [keras.layers.Embedding(embedding_rows, 64), keras.layers.GlobalAveragePooling1D(), keras.layers.Dense(1)]
+def text():
+    stack = [keras.layers.Embedding(5_000, 64), keras.layers.GlobalAveragePooling1D(), keras.layers.Dense(1)]
     return keras.Sequential([keras.Input((40,), dtype="int32"), *stack])
 
 
@@ -244,10 +244,10 @@ def test_an_orthogonal_weight_takes_what_its_decomposition_takes():
     assert estimate.phases["build"].peak_bytes == pytest.approx(trial.phases["build"].peak_bytes, rel=0.002)
 
 
-def test_what_fits_beside_the_budget_requires_the_least_that_can_be_set():
+def test_what_fits_beside_the_budget_requires_what_it_holds():
     tiny = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
     estimate = memviz.estimate(tiny, batch_size=2, jit_compile=False, device="reference")
-    assert estimate.required_bytes <= MIB
+    assert estimate.phases[estimate.largest_phase].peak_bytes <= estimate.required_bytes <= MIB
 
 
 def test_a_budget_and_growth_change_only_what_they_must():
@@ -479,7 +479,7 @@ def test_tensors_of_more_than_two_to_the_31_elements_are_counted():
 
 def test_a_weight_without_elements_is_no_obstacle():
     empty = memviz.estimate(lambda: keras.Sequential([keras.Input((0,)), keras.layers.Dense(3)]), batch_size=2)
-    assert empty.required_bytes <= MIB  # the least that can be set
+    assert empty.required_bytes < 100_000
 
 
 def requested_rise(profile):
