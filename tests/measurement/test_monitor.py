@@ -121,6 +121,28 @@ def test_neither_a_fluctuation_nor_a_jump_or_two_are_a_growth(seed, one, two):
     assert not any(growth(levels[:end]) for end in range(301))
 
 
+# Bytes above the lowest after each step of two clean trainings ("normed") beside other load: tf.data's queues.
+# fmt: off
+QUEUES = [
+    [8960, 10752, 11008, 11008, 11008, 10752, 11008, 9216, 10496, 10496, 10496, 9216, 10240, 10496, 10496, 10752,
+     11008, 10752, 11008, 11264, 11264, 9472, 9472, 11264, 9472, 10496, 11008, 6656, 2816, 0, 10752, 9472, 10752,
+     7680, 8448, 12544, 12544, 12544, 12288, 9984, 6912, 17408, 16896, 17152, 16896, 16896, 17152, 17408, 17408,
+     16640, 16896, 16640, 12032, 11520, 15360, 10496, 9984, 8448, 2048, 3328],
+    [9984, 11008, 8704, 12800, 11520, 17152, 13056, 14336, 8448, 14848, 14848, 14848, 12544, 12544, 11776, 13056,
+     13056, 10752, 9984, 10752, 11008, 13312, 10240, 13312, 13312, 11008, 8192, 5632, 3328, 1024, 4352, 3328, 6144,
+     3328, 7424, 5120, 5632, 9216, 6144, 8704, 11520, 18944, 18944, 18944, 14848, 20480, 17664, 19968, 19968, 16896,
+     16384, 20224, 20224, 20224, 17920, 12800, 8704, 7424, 2560, 0]
+]
+# fmt: on
+
+
+@pytest.mark.parametrize("levels", QUEUES)
+def test_queues_that_fill_and_drain_are_no_growth_and_one_above_them_is(levels):
+    assert not any(growth(levels[:end]) for end in range(len(levels) + 1))
+    leaking = [level + 2_000 * step for step, level in enumerate(levels)]
+    assert any(growth(leaking[:end]) for end in range(len(levels) + 1))
+
+
 def test_a_loss_given_as_a_tensor_is_kept_as_a_number():
     monitor = memviz.MemoryMonitor()
     monitor.on_train_begin()
