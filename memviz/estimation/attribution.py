@@ -14,7 +14,7 @@ from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 from memviz.estimation import kernels
-from memviz.estimation.graph import LOOPS, Node, StepGraph
+from memviz.estimation.graph import Node, StepGraph
 from memviz.models.patching import patched
 from memviz.profile import INPUT, LOSS, METRICS, OPTIMIZER, ROWS_BESIDE_LAYERS, UNATTRIBUTED, Category
 
@@ -168,36 +168,19 @@ def _weight_gradients(
     todo = [source for node, place in zip(nodes, places, strict=True) if place == OPTIMIZER for source in node.inputs]
     while todo:
         at, slot = first = todo.pop()
-        while nodes[at].op in kernels.ALIASES or (nodes[at].op == "RealDiv" and places[at] is None):
-            at, slot = nodes[at].inputs[0]  # what a loss was scaled by, its gradients are divided by
+        # What a loss was scaled by, its gradients are divided by; the Merge of a loop hands on what came before.
+        while (
+            nodes[at].op in kernels.ALIASES
+            or (nodes[at].op == "RealDiv" and places[at] is None)
+            or (nodes[at].op == "Merge" and len(nodes[at].inputs) == 1)
+        ):
+            at, slot = nodes[at].inputs[0]
         # Another layer's gradient in another shape: the rows of an embedding's sparse gradient.
         passed_on = at != first[0] and backward[first[0]] and places[first[0]] != places[at]
         if backward[at] and (at, slot) not in found and not passed_on:
             found.add((at, slot))
             node = nodes[at]
-            todo += node.inputs if node.op == "AddN" else [node.inputs[slot]] if node.op in LOOPS else []
-    return found
-
-
-def gradients_in_loops(graph: StepGraph, concrete: Any, scopes: Mapping[str, str]) -> dict[str, Owner]:
-    """The ops in the bodies of loops that add up the gradient of a weight, as ``loop/body/op``."""
-    if not any(node.op in LOOPS for node in graph.nodes):
-        return {}
-    functions = {function.signature.name: function for function in concrete.graph.as_graph_def().library.function}
-    places = [_place(node.name, scopes) for node in graph.nodes]
-    found: dict[str, Owner] = {}
-    for index, slot in _weight_gradients(graph.nodes, places, _backward(graph.nodes)):
-        loop = graph.nodes[index]
-        if loop.op not in LOOPS:
-            continue
-        body = functions[loop.attributes["body"].func.name]
-        ops = {node.name: node for node in body.node_def}
-        last = body.ret[body.signature.output_arg[slot].name].partition(":")[0]
-        while last in ops and ops[last].op in kernels.ALIASES:
-            last = ops[last].input[0].partition(":")[0]
-        terms = [name.partition(":")[0] for name in ops[last].input] if last in ops else []
-        owner = Owner(places[index] or UNATTRIBUTED, Category.GRADIENT)
-        found |= {f"{loop.name}/body/{name}": owner for name in (last, *terms) if name in ops}
+            todo += node.inputs if node.op == "AddN" else []
     return found
 
 

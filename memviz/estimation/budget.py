@@ -17,7 +17,8 @@ from memviz.units import MIB
 ROOMY = 1 << 46  # bytes; more than any device has
 MORE, LESS = 1.02, 0.95  # of what is required: with so much a training should complete, with so little it should die
 DEATH = 10 / 3  # how many needless refusals a training that dies is as bad as
-_JUDGED = 9  # so many orders at most
+# So many orders at most; fewer where they are long, but not fewer than three.
+_JUDGED, _FEWEST_JUDGED, _LINES = 9, 3, 500_000
 _FINER = 3  # the search's second pass
 _BEGINS, _REPEATS = -1, -2  # in place of a number: another phase begins, or another step of the same
 
@@ -37,7 +38,8 @@ def required_bytes(scripts: Sequence[Sequence[Line]]) -> int:
     they have all the room down to what suffices for none (or the least that can be set, a MiB); then, about the best
     of these, finer.
     """
-    orders = [requests(of_training(lines)) for lines in scripts[:_JUDGED]]
+    judged = max(_FEWEST_JUDGED, min(_JUDGED, _LINES // len(scripts[0])))
+    orders = [requests(of_training(lines)) for lines in scripts[:judged]]
     step = MORE / LESS
     known: dict[int, float] = {}
 

@@ -15,7 +15,7 @@ from memviz.estimation.branches import has_branches
 from memviz.estimation.budget import ROOMY, one_region, required_bytes
 from memviz.estimation.executor import execute
 from memviz.estimation.folding import folded
-from memviz.estimation.graph import CONDITIONALS, StepGraph, is_call, step_graph
+from memviz.estimation.graph import CONDITIONALS_AND_LOOPS, StepGraph, has_loops, is_call, step_graph
 from memviz.estimation.initializers import is_modelled, recipe
 from memviz.estimation.replay import Line, RanOutError, Step, Training, Weight, peaks, run, script
 from memviz.estimation.result import Estimate
@@ -38,6 +38,10 @@ _OF_A_GPU = (
 _GPU_WITHOUT_XLA = (
     "What XLA would change: on a GPU Keras compiles most networks with it (jit_compile='auto'), and this is the step "
     "without it."
+)
+_IN_LOOPS = (
+    "In which order TensorFlow comes to run a loop, beyond the range: it measures how long kernels take, so that the "
+    "peak of a small recurrent network can differ by a third from run to run.",
 )
 _SMALL = 4096  # what an unknown initializer does for a weight of so few bytes is not worth a word
 
@@ -76,6 +80,8 @@ class Traced:
         weights = [*self.training.weights, *self.training.slots]
         played = partial(execute, weights=weights, gpu=gpu)
         orders = [partial(played, seed=number) for number in range(self.orders)]
+        if has_loops(self.training.step.graph.nodes):
+            orders += [partial(played, seed=number, cheap_lists=True) for number in range(self.orders // 2)]
         if has_branches(self.training.step.graph.nodes):
             orders.append(partial(played, smaller=True))
         return [script(self.training, order, STEPS) for order in orders]
@@ -151,10 +157,10 @@ def trace_training(
     large = [initializer_of(v) for v, w in zip(made, weights, strict=True) if w.nbytes > _SMALL]
     unknown = {type(initializer).__name__ for initializer in large if not is_modelled(initializer)}
     nodes = training.step.graph.nodes
-    if whole := [node.name for node in nodes if node.op in CONDITIONALS]:
+    if whole := [node.name for node in nodes if node.op in CONDITIONALS_AND_LOOPS]:
         raise ValueError(
-            f"The conditional {whole[0]} stands beside a loop, or holds one, so that there is no estimate yet; "
-            "memviz.measure trains and measures it."
+            f"{whole[0]}, a conditional or a loop, stands in a function that TensorFlow runs on its own, so that there "
+            "is no estimate; memviz.measure trains and measures it."
         )
     calls = [node.name for node in nodes if is_call(node)]
     return Traced(
@@ -166,6 +172,7 @@ def trace_training(
             *NOT_COUNTED,
             *(f"What the initializer {name} needs beside the weight." for name in unknown),
             *(f"What {name} holds while it runs: a function compiled on its own." for name in calls),
+            *(_IN_LOOPS if has_loops(nodes) else ()),
         ),
     )
 

@@ -4,13 +4,16 @@ Models the executor (tensorflow/core/common_runtime/executor.cc) with one inter-
 over its newly ready successors in node order; cheap ones run next on the same thread, first in, first out; of the
 expensive ones the last goes on at once if nothing cheap waits, the others go to the pool, whose only thread takes the
 most recently pushed first. On a GPU every kernel counts as cheap.
+
+A kernel is also cheap once it has come down to less than 8,000 cycles in a running average that starts at 100 million:
+after some 90 runs, which a loop soon has. Recorded: kernels of lists, in loops, may or may not, from run to run.
 """
 
 from __future__ import annotations
 
 import math
 import random
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,11 +22,13 @@ from memviz.estimation import kernels
 from memviz.estimation.assignment import lines_of
 from memviz.estimation.branches import SWITCHES, Branches
 from memviz.estimation.graph import Node, TensorType
+from memviz.estimation.loops import At
 from memviz.estimation.replay import Line, Purpose, Say, Step, Weight
 from memviz.profile import Category
 from memviz.units import tensor_bytes
 
 _EDGES_IN_ORDER = 4
+_ITERATIONS_AT_A_TIME = 32
 
 
 class _Buffer:
@@ -35,6 +40,26 @@ class _Buffer:
         self.key, self.holders = key, holders
 
 
+class _List(_Buffer):
+    """A list of tensors of one type, which holds what lies in it; its own few bytes are not counted."""
+
+    __slots__ = ("items", "of")
+
+    def __init__(self, items: Sequence[_Buffer | None], of: TensorType | None = None) -> None:
+        super().__init__()
+        self.of = of
+        self.items: list[_Buffer | None] = [None] * len(items)
+        for place, item in enumerate(items):
+            self.put(place, item)
+
+    def put(self, place: int, item: _Buffer | None) -> _Buffer | None:
+        """Returns what lay there, still held."""
+        if item is not None:
+            item.holders += 1
+        before, self.items[place] = self.items[place], item
+        return before
+
+
 def execute(
     step: Step,
     copied_on_read: frozenset[int],
@@ -43,11 +68,14 @@ def execute(
     gpu: bool = False,
     seed: int = 0,
     smaller: bool = False,
+    cheap_lists: bool = False,
 ) -> list[Line]:
     """What one run of a step's graph asks of the allocator. copied_on_read: variables, see `kernels.SCATTERS`. weights:
-    with the slots. seed: see `_edges`. smaller: see `branches`.
+    with the slots. seed: see `_edges`. smaller: see `branches`. cheap_lists: kernels of lists of tensors count as such.
     """
-    return lines_of(step.blocks) if step.blocks else _Executor(step, copied_on_read, weights, seed, gpu, smaller).run()
+    if step.blocks:
+        return lines_of(step.blocks)
+    return _Executor(step, copied_on_read, weights, seed, gpu, smaller).run(cheap_lists)
 
 
 class _Executor:
@@ -62,8 +90,10 @@ class _Executor:
         self._variables = [_Buffer(("variable", number), holders=1) for number in range(len(self._weights))]
         self._handles, self._copied_on_read = step.handles, set(copied)
 
-    def run(self) -> list[Line]:
-        for index in execution_order(self._nodes, self._edges, self._branches.dead, self._gpu):
+    def run(self, cheap_lists: bool) -> list[Line]:
+        dead = self._branches.dead
+        cheap = [self._gpu or dead[index] or _is_cheap(n, cheap_lists) for index, n in enumerate(self._nodes)]
+        for index in execution_order(self._nodes, self._edges, cheap):
             self._execute(index)
         return self._lines
 
@@ -88,6 +118,8 @@ class _Executor:
         if node.op == "Merge":
             alive = next(n for n, source in enumerate(node.inputs) if self._branches.is_alive(source))
             return [inputs[alive], self._allocate(index, (), "int32")]
+        if node.op in kernels.MAKES_LIST or any(isinstance(buffer, _List) for buffer in inputs):
+            return self._of_list(index, node, inputs)
         if node.op in kernels.ALIASES:
             return [inputs[0]]
         if node.op == "IdentityN":
@@ -111,6 +143,59 @@ class _Executor:
             self._assign(index, node, inputs)
             return []
         return self._call_kernel(index, node, inputs)
+
+    def _of_list(self, index: int, node: Node, inputs: list[_Buffer | None]) -> list[_Buffer | None]:
+        """list_kernels.cc: a list that nobody else holds is changed in place, else copied; its elements never are."""
+        held = inputs[0]
+        if node.op in ("EmptyTensorList", "TensorListReserve"):
+            return [_List([None] * node.place)]
+        if node.op == "TensorListFromTensor":
+            return [self._rows(index, node)]
+        if node.op == "AddN":
+            return [self._sum(index, [each for each in inputs if isinstance(each, _List)])]
+        if not isinstance(held, _List) or node.op in kernels.ALIASES:
+            return [held]
+        if node.op == "ZerosLike":
+            return [_List([item and self._element(index, held.of) for item in held.items], held.of)]
+        if node.op == "TensorListGetItem" and (item := held.items[node.place]) is not None:
+            return [item]
+        if node.op not in kernels.CHANGES_LIST:
+            return self._call_kernel(index, node, inputs)
+        changed = held if _is_free(held) else _List(held.items, held.of)
+        if node.op == "TensorListPopBack":
+            item = changed.items.pop()
+            if item is not None:
+                item.holders -= 1  # the kernel holds it from here
+            return [changed, item]
+        if node.op == "TensorListPushBack":
+            changed.items.append(None)
+        number, place = kernels.CHANGES_LIST[node.op], -1 if node.op == "TensorListPushBack" else node.place
+        source, slot = node.inputs[number]
+        changed.of = self._nodes[source].outputs[slot]
+        self._release(changed.put(place, inputs[number]))
+        return [changed]
+
+    def _rows(self, index: int, node: Node) -> _List:
+        """Recorded: each row of the tensor is copied."""
+        source, slot = node.inputs[0]
+        of = self._nodes[source].outputs[slot]
+        if not of.shape:
+            raise ValueError(_unknown(self._nodes[source]))
+        row = TensorType(of.shape[1:], of.dtype)
+        return _List([self._element(index, row) for _ in range(of.shape[0])], row)
+
+    def _sum(self, index: int, lists: Sequence[_List]) -> _List:
+        """Element by element; what lies in one list only is handed on (tensor_list_util.h, `TensorListBinaryAdd`)."""
+        of = next((each.of for each in lists if each.of), None)
+        total = lists[0].items
+        for each in lists[1:]:
+            total = [self._element(index, of) if a and b else a or b for a, b in zip(total, each.items, strict=True)]
+        return _List(total, of)
+
+    def _element(self, index: int, of: TensorType | None) -> _Buffer | None:
+        if of is None or of.shape is None:
+            raise ValueError(_unknown(self._nodes[index]))
+        return self._allocate(index, of.shape, of.dtype)
 
     def _call_kernel(self, index: int, node: Node, inputs: list[_Buffer | None]) -> list[_Buffer | None]:
         types = [self._nodes[source].outputs[slot] for source, slot in node.inputs]
@@ -140,11 +225,7 @@ class _Executor:
         if wanted.dtype in kernels.NOT_ON_DEVICE:
             return None
         if wanted.shape is None:
-            raise ValueError(
-                f"The shape of the output of {node.name} ({node.op}) is not known before it runs, as in loops, "
-                "recurrent layers and sparse gradients in conditionals, so that there is no estimate without XLA yet; "
-                "memviz.measure trains and measures it."
-            )
+            raise ValueError(_unknown(node))
         return self._allocate(index, wanted.shape, wanted.dtype)
 
     def _take_scratch(self, index: int, scratch: kernels.Scratch, inputs: list[_Buffer | None]) -> _Buffer | None:
@@ -194,8 +275,18 @@ class _Executor:
         if buffer is None:
             return
         buffer.holders -= 1
-        if buffer.holders == 0:
+        if buffer.holders == 0 and isinstance(buffer, _List):
+            for item in buffer.items:
+                self._release(item)
+        elif buffer.holders == 0:
             self._lines.append(Line(Say.RELEASE, buffer.key))
+
+
+def _unknown(node: Node) -> str:
+    return (
+        f"The shape of the output of {node.name} ({node.op}) is not known before it runs, as of sparse gradients in "
+        "conditionals, so that there is no estimate without XLA yet; memviz.measure trains and measures it."
+    )
 
 
 def _is_free(buffer: _Buffer | None) -> bool:
@@ -255,13 +346,17 @@ def _edges(nodes: Sequence[Node], taken: Branches, seed: int) -> _Edges:
     return _Edges(uses, followers, pending, roots)
 
 
-def execution_order(nodes: Sequence[Node], edges: _Edges, dead: Sequence[bool], gpu: bool = False) -> Iterator[int]:
-    """Node indices in the order of execution; to pass over a dead node is cheap, too."""
-    cheap = [gpu or passed or node.op in kernels.CHEAP for node, passed in zip(nodes, dead, strict=True)]
+def _is_cheap(node: Node, cheap_lists: bool) -> bool:
+    return node.op in kernels.CHEAP or (cheap_lists and node.op.startswith("TensorList"))
+
+
+def execution_order(nodes: Sequence[Node], edges: _Edges, cheap: Sequence[bool]) -> Iterator[int]:
+    """Node indices in the order of execution. cheap: per node; to pass over a dead one is cheap, too."""
     pending = list(edges.pending)
     pool: list[int] = []  # its only thread takes from the end
     inline: deque[int] = deque()
     ready = edges.roots
+    loops = _Iterations(nodes)
     while ready or inline or pool:
         _schedule(ready, cheap, inline, pool)
         index = inline.popleft() if inline else pool.pop()
@@ -269,8 +364,40 @@ def execution_order(nodes: Sequence[Node], edges: _Edges, dead: Sequence[bool], 
         ready = []
         for follower in edges.followers[index]:
             pending[follower] -= 1
-            if pending[follower] == 0:
+            if pending[follower] == 0 and loops.may_begin(follower):
                 ready.append(follower)
+        ready += loops.begun_after(index)
+
+
+class _Iterations:
+    """Which iterations of each loop are under way: at most 32 (`parallel_iterations` of tf.while_loop) from the oldest
+    that is not done. What begins a later one waits (executor.cc, `IncrementIteration`).
+    """
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        self._at = [node.at for node in nodes]
+        self._left = Counter(at for at in self._at if at)
+        self._oldest = {at.loop: 0 for at in self._left}
+        self._waiting: dict[At, list[int]] = {}
+
+    def may_begin(self, index: int) -> bool:
+        at = self._at[index]
+        if at is None or at.iteration < self._oldest[at.loop] + _ITERATIONS_AT_A_TIME:
+            return True
+        self._waiting.setdefault(at, []).append(index)
+        return False
+
+    def begun_after(self, index: int) -> list[int]:
+        """The nodes that were waiting, and may begin now that this one is done."""
+        at = self._at[index]
+        if at is None:
+            return []
+        self._left[at] -= 1
+        begun: list[int] = []
+        while self._left.get(oldest := At(at.loop, self._oldest[at.loop])) == 0:
+            self._oldest[at.loop] += 1
+            begun += self._waiting.pop(oldest._replace(iteration=oldest.iteration + _ITERATIONS_AT_A_TIME), [])
+        return begun
 
 
 def _schedule(ready: list[int], cheap: Sequence[bool], inline: deque[int], pool: list[int]) -> None:

@@ -15,6 +15,7 @@ from functools import cache
 from memviz.estimation import kernels
 from memviz.estimation.branches import SWITCHES
 from memviz.estimation.graph import Node, StepGraph, TensorType
+from memviz.estimation.loops import BOUNDARIES
 from memviz.units import tensor_bytes
 
 LARGEST_BYTES = 10 << 20  # kMaxConstantSize
@@ -43,7 +44,7 @@ def _constant(nodes: Sequence[Node]) -> list[bool]:
     """Per node, whether all that it computes follows from constants."""
     found: list[bool] = []
     for node in nodes:
-        branching = node.op == "Merge" or node.op in SWITCHES
+        branching = node.op == "Merge" or node.op in SWITCHES | BOUNDARIES
         pure = node.op == "Const" or (bool(node.inputs) and not branching and not _is_stateful(node.op))
         found.append(pure and all(found[source] for source, _ in node.inputs))
     return found

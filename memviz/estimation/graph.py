@@ -8,15 +8,16 @@ moved. The same test holds the result equal, node by node and in order, to the g
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from memviz.estimation.loops import At, Unrolled, has_loops_or_lists, reference, unrolled
+
 _CPU = "/job:localhost/replica:0/task:0/device:CPU:0"
 _CPU_MEMORY = 256 << 20  # what TensorFlow's CPU device says of itself (threadpool_device_factory.cc)
-CONDITIONALS = frozenset({"If", "StatelessIf", "Case", "StatelessCase"})
-LOOPS = frozenset({"While", "StatelessWhile"})
+CONDITIONALS_AND_LOOPS = frozenset({"If", "StatelessIf", "Case", "StatelessCase", "While", "StatelessWhile"})
 _RESOURCE = 20  # types.proto: DT_RESOURCE
 
 
@@ -38,6 +39,8 @@ class Node:
     controls: tuple[int, ...]
     outputs: tuple[TensorType, ...]
     attributes: Mapping[str, Any]  # the protobuf map of the node
+    at: At | None = None  # where it is in a loop
+    place: int = 0  # in a list of tensors, or its length where it is made
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,10 @@ class StepGraph:
 
 
 def step_graph(concrete: Any) -> StepGraph:
-    """The graph that a call of this `ConcreteFunction` would execute on one CPU device."""
+    """The graph that a call of this `ConcreteFunction` would execute on one CPU device, its loops written out.
+
+    Raises ValueError where it cannot be told how often one runs.
+    """
     graph_def = _optimize(*_function_as_graph(concrete))
     nodes = tuple(nodes_of(graph_def))
     names = {argument.name: i for i, argument in enumerate(concrete.function_def.signature.input_arg)}
@@ -91,14 +97,11 @@ def _function_as_graph(concrete: Any) -> tuple[Any, list[str]]:
         node.device = _CPU  # the fusions of the CPU are applied to nodes placed there only
     ordered = graph_pb2.GraphDef(versions=graph.versions)
     ops = {node.op for node in body.node}
-    # Takes long, and most graphs call no function. With it the optimizer replaces conditionals, as TensorFlow does, by
-    # the nodes of both branches between Switch and Merge; loops, too, which here stay as they are.
-    if ops & CONDITIONALS or any(is_call(node) for node in body.node):
-        library = concrete.graph.as_graph_def().library
-        within = {node.op for function in library.function for node in function.node_def}
-        if not ops & CONDITIONALS or not (ops | within) & LOOPS:
-            ordered.library.CopyFrom(library)
-    ordered.node.extend(graph.node[index] for index in _topological(graph))
+    # Takes long, and most graphs call no function. With it the optimizer replaces conditionals and loops, as TensorFlow
+    # does, by the nodes of their branches and bodies.
+    if ops & CONDITIONALS_AND_LOOPS or any(is_call(node) for node in body.node):
+        ordered.library.CopyFrom(concrete.graph.as_graph_def().library)
+    ordered.node.extend(graph.node[index] for index in _topological(Unrolled(graph)))
     return ordered, results + list(definition.control_ret.values())
 
 
@@ -165,31 +168,44 @@ def nodes_of(graph_def: Any) -> list[Node]:
     Source: tensorflow/core/common_runtime/graph_constructor.cc, `GraphConstructor::Convert` (ready nodes in a sorted
     set).
     """
-    types = _output_types(graph_def)
-    order = _topological(graph_def)
-    number = {graph_def.node[index].name: position for position, index in enumerate(order)}
+    written = Unrolled(graph_def)
+    types = _output_types(written)
+    if has_loops_or_lists(graph_def):
+        outputs = ((name, slot, output) for name, each in types.items() for slot, output in enumerate(each))
+        written = unrolled(graph_def, {(name, slot): output.shape[0] for name, slot, output in outputs if output.shape})
+        types = _output_types(written)
+    order = _topological(written)
+    number = {written.graph.node[index].name: position for position, index in enumerate(order)}
     nodes = []
     for index in order:
-        proto = graph_def.node[index]
-        data = [_reference(name) for name in proto.input if not name.startswith("^")]
+        proto = written.graph.node[index]
+        data = [reference(name) for name in _sources(proto, written) if not name.startswith("^")]
         inputs = tuple((number[name], slot) for name, slot in data)
         controls = tuple(number[name[1:]] for name in proto.input if name.startswith("^"))
-        nodes.append(Node(proto.name, proto.op, inputs, controls, types.get(proto.name, ()), proto.attr))
+        where = written.at.get(proto.name), written.places.get(proto.name, 0)
+        op = written.ops.get(proto.name, proto.op)
+        nodes.append(Node(proto.name, op, inputs, controls, types.get(proto.name, ()), proto.attr, *where))
     return nodes
 
 
-def _reference(text: str) -> tuple[str, int]:
-    name, _, slot = text.partition(":")
-    return name, int(slot or 0)
+def has_loops(nodes: Sequence[Node]) -> bool:
+    """Whether some of the nodes are of loops that were written out."""
+    return any(node.at for node in nodes)
 
 
-def _topological(graph_def: Any) -> list[int]:
+def _sources(proto: Any, written: Unrolled) -> list[str]:
+    """What a node waits for; what was a Switch waits for its predicate, too, and holds it until then."""
+    return [*proto.input, *filter(None, (written.predicates.get(proto.name),))]
+
+
+def _topological(written: Unrolled) -> list[int]:
+    graph_def = written.graph
     index_of = {node.name: index for index, node in enumerate(graph_def.node)}
     consumers: list[list[int]] = [[] for _ in graph_def.node]
     pending = [0] * len(graph_def.node)
     for index, node in enumerate(graph_def.node):
-        for text in node.input:
-            consumers[index_of[_reference(text.lstrip("^"))[0]]].append(index)
+        for text in _sources(node, written):
+            consumers[index_of[reference(text)[0]]].append(index)
             pending[index] += 1
     ready = [index for index, count in enumerate(pending) if count == 0]
     heapq.heapify(ready)
@@ -201,18 +217,20 @@ def _topological(graph_def: Any) -> list[int]:
             pending[consumer] -= 1
             if pending[consumer] == 0:
                 heapq.heappush(ready, consumer)
-    if len(order) < len(graph_def.node):  # a cycle: a loop within a function that was put into the graph
-        raise ValueError(
-            "There is no estimate of loops within a function yet; memviz.measure trains and measures them."
-        )
     return order
 
 
-def _output_types(graph_def: Any) -> dict[str, tuple[TensorType, ...]]:
+def _output_types(written: Unrolled) -> dict[str, tuple[TensorType, ...]]:
     """Shapes by the inference of TensorFlow's graph optimizer, six times quicker than the import into a tf.Graph."""
+    from tensorflow.core.framework import graph_pb2
     from tensorflow.python.grappler.item import Item
 
-    inferred = Item(meta_graph(graph_def, (node.name for node in graph_def.node))).GetOpProperties()
+    graph = written.graph
+    if written.plain:
+        graph = graph_pb2.GraphDef(versions=graph.versions, library=graph.library)
+        graph.node.extend(node for node in written.graph.node if node.name not in written.plain)
+        graph.node.extend(written.plain.values())
+    inferred = Item(meta_graph(graph, (node.name for node in graph.node))).GetOpProperties()
     return {name: tuple(map(_type, outputs)) for name, outputs in inferred.items()}
 
 

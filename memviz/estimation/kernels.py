@@ -21,6 +21,7 @@ ALIASES = frozenset({
     # The graph optimizer sums large tensors in a temporary variable (memory_optimizer.cc, `RewriteAddN`).
     "Assign", "AssignAdd", "DestroyTemporaryVariable",
     "Switch", "_SwitchN",  # on the output that is taken (branches.py)
+    "Enter", "Exit", "NextIteration",
 })  # fmt: skip
 
 # What the caller feeds: batches and handles (see graph.py).
@@ -34,6 +35,10 @@ ASSIGNMENTS = frozenset({"AssignVariableOp", "AssignAddVariableOp", "AssignSubVa
 # Updates of single rows, beginnings of their names: from then on whoever reads the variable gets a copy of it, and any
 # other update makes one (resource_variable_ops.cc, `copy_on_read_mode`).
 SCATTERS = ("ResourceScatter", "ResourceSparseApply")
+
+# Lists of tensors (list_kernels.cc): what makes one, and what changes one, with the number of the input it puts there.
+MAKES_LIST = frozenset({"EmptyTensorList", "TensorListReserve", "TensorListFromTensor"})
+CHANGES_LIST = {"TensorListPushBack": 1, "TensorListSetItem": 2, "TensorListPopBack": 0}
 
 NOT_ON_DEVICE = frozenset({"resource", "variant", "string"})
 

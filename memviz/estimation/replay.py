@@ -15,6 +15,7 @@ from memviz.estimation.branches import SWITCHES, Branches, branches
 from memviz.estimation.graph import StepGraph
 from memviz.estimation.initializers import WEIGHT
 from memviz.estimation.kernels import NOT_ON_DEVICE, SCATTERS
+from memviz.estimation.loops import BOUNDARIES
 from memviz.failure import BATCH
 from memviz.profile import INPUT, TRAINING_PHASES, Allocation, Category
 from memviz.units import tensor_bytes
@@ -83,7 +84,7 @@ class Step:
         """Node that gives a variable's handle -> the variable's place."""
         found = {node: self.variables[a] for node, a in self.graph.arguments.items() if a in self.variables}
         for index, node in enumerate(self.graph.nodes):
-            if node.op in ("Identity", *SWITCHES) and node.inputs[0][0] in found:
+            if node.op in ("Identity", "Merge", *SWITCHES, *BOUNDARIES) and node.inputs[0][0] in found:
                 found[index] = found[node.inputs[0][0]]
         return found
 
@@ -259,6 +260,8 @@ def _constants(step: Step, run: str) -> Iterator[Line]:
         (out,) = node.outputs if node.op == "Const" else (None,)
         if out is None or out.shape is None or out.dtype in NOT_ON_DEVICE or not math.prod(out.shape):
             continue
+        if node.at and node.at.iteration:
+            continue  # one kernel serves all iterations
         purpose = Purpose(Owner(step.owners[index].layer, Category.TEMPORARY), node.name, out.shape, out.dtype)
         yield Line(Say.ALLOCATE, ("constant", run, index), tensor_bytes(out.shape, out.dtype), purpose)
 

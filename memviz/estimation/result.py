@@ -19,7 +19,8 @@ class Estimate:
     largest_phase: which of them peaks highest. loss: the loss that was used.
     peak_ranges: phase -> (lowest, highest peak in bytes): TensorFlow starts a step's inputs in an order that differs
     from process to process, and the same network may peak differently for it; of a conditional (loss scaling, gradient
-    accumulation) either branch may be taken, here the one that holds more, and at the lowest once the other.
+    accumulation) either branch may be taken, here the one that holds more, and at the lowest once the other; and
+    TensorFlow measures the kernels of a loop, and may come to run those of its lists at once.
     failure, at_failure: where the budget does not suffice, the first request that it cannot serve, and what is alive
     at that moment; the phases are then those without a budget.
     """

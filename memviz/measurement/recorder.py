@@ -184,13 +184,15 @@ class Recorder:
         """Of the nodes of the graph that was run, by their names."""
         if self._concrete is None:
             return {}
-        graph = step_graph(self._concrete)
+        try:
+            graph = step_graph(self._concrete)
+        except ValueError:  # a loop of which it is not known how often it runs
+            return {}
         rows = variable_owners(self._model, [])
         row = {id(v.value.handle): rows[id(v)].layer for v in self._alive().values() if id(v) in rows}
         by_argument = {argument: row.get(id(handle), OPTIMIZER) for argument, handle in graph.resources.items()}
         found = attribution.owners(graph, self._scopes, by_argument)
-        by_name = {node.name: owner for node, owner in zip(graph.nodes, found, strict=True)}
-        return by_name | attribution.gradients_in_loops(graph, self._concrete, self._scopes)
+        return {_in_loops(node.name): owner for node, owner in zip(graph.nodes, found, strict=True)}
 
     def _maker(self, event: Event, variables: Mapping[int, Owner]) -> Owner:
         """Whose an allocation is when it is made."""
@@ -202,10 +204,7 @@ class Recorder:
             return Owner(variables[int(mark)].layer, Category.TEMPORARY)
         if not event.op or not self._scopes:
             return Owner(UNATTRIBUTED, Category.TEMPORARY)
-        # TensorFlow numbers the bodies of loops when it puts them into the graph.
-        owner = self._of_op.get(re.sub(r"/body/_\d+/", "/body/", event.op)) or attribution.owner_by_name(
-            event.op, self._scopes
-        )
+        owner = self._of_op.get(_in_loops(event.op)) or attribution.owner_by_name(event.op, self._scopes)
         return Owner(owner.layer, Category.TEMPORARY) if event.temporary else owner
 
     def _alive(self) -> dict[int, Any]:
@@ -221,6 +220,11 @@ class Recorder:
     def _addresses(self) -> dict[int, int]:
         """Where each variable's storage is."""
         return {number: address for number, v in self._alive().items() if (address := _address(v))}
+
+
+def _in_loops(op: str) -> str:
+    """The op's name without the numbers that TensorFlow gives to the bodies of loops, in the order of its work."""
+    return re.sub(r"/(body|cond)/_\d+/", r"/\1/", op)
 
 
 def _divided(allocations: list[Allocation], arenas: Mapping[int, assignment.Block]) -> Iterator[Allocation]:

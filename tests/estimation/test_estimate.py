@@ -399,9 +399,6 @@ def test_a_folded_constant_may_stand_behind_its_readers():
     ("network", "says"),
     [
         (lambda: sys.exit(3), "raised SystemExit"),
-        (lambda: keras.Sequential([keras.Input((8, 4)), keras.layers.LSTM(4)]), r"memviz\.measure"),
-        (lambda: stacked(looping), r"no estimate .*memviz\.measure"),
-        (lambda: stacked(lambda x: tf.cond(tf.reduce_sum(x) > 0, lambda: looping(x), lambda: x)), r"memviz\.measure"),
         (lambda: stacked(masked), r"Where\) is not known before it runs"),
         (lambda: stacked(lambda x: 1 / 0), "ZeroDivisionError"),
         (lambda: keras.Sequential([keras.Input((1,), dtype="string"), keras.layers.Flatten()]), "takes strings"),
@@ -434,11 +431,6 @@ def looked_up():
 class Branching(keras.layers.Layer):
     def call(self, x):
         return x * 2 if tf.reduce_sum(x) > 0 else x
-
-
-@tf.function(autograph=False)
-def looping(x):
-    return tf.while_loop(lambda i, _: i < 3, lambda i, z: (i + 1, tf.sin(z)), (0, x))[1]
 
 
 def masked(x):
