@@ -23,13 +23,12 @@ _COUNTED: dict[str, Callable[..., Any]] = {
 BOUNDARIES = frozenset({"Enter", "Exit", "NextIteration"})
 _HANDED_ON = BOUNDARIES | {"Identity", "Switch", "Merge", "LoopCond", "Reshape"}
 _LISTS = frozenset({"EmptyTensorList", "TensorListReserve", "TensorListFromTensor"})  # what makes one
+_USES = frozenset({"PushBack", "PopBack", "SetItem", "GetItem", "ElementShape", "Length", "Stack"})  # that are known
 _ROW = "/row"  # name of a stand-in: see `Unrolled.plain`
 _FIRST = "memviz/first"
-
-
 _UNKNOWN = (
-    "How often a loop runs depends on values, or it runs very often, so that there is no estimate without XLA; "
-    "memviz.measure trains and measures it."
+    "How often a loop runs, or what it takes from a list, depends on values, or it runs very often, so that there is "
+    "no estimate without XLA; memviz.measure trains and measures it."
 )
 _INT32, _VARIANT = 3, 21  # types.proto
 _NUMBERS = (1, 2, _INT32, 9, 10)  # float, double, the integers and bool
@@ -131,6 +130,8 @@ class _Unrolling:
             if loop and loop not in self._times:
                 self._times[loop] = self._unroll(loop)
             self._make(self._nodes[name], self._times.get(loop, 0))
+        for loop in self._loops.keys() - self._times.keys():  # nothing is taken out of it
+            self._unroll(loop)
         self._found.graph = graph_pb2.GraphDef(versions=self._graph.versions, library=self._graph.library)
         self._found.graph.node.extend(node for *_, node in sorted(self._made, key=lambda made: made[:2]))
         return self._found
@@ -228,13 +229,20 @@ class _Unrolling:
             self._scalars[node.name, 0] = _number(node)
         elif node.op in _LISTS:
             self._follow_new_list(node, data)
+        elif node.op.startswith("TensorList") and node.op.removeprefix("TensorList") not in _USES:
+            raise ValueError(
+                f"There is no estimate of {node.name} ({node.op}), which works on a list of tensors, without XLA; "
+                "memviz.measure trains and measures it."
+            )
         elif data and reference(data[0]) in self._lists:
             self._follow_list(node, data, self._lists[reference(data[0])])
         elif node.op in _HANDED_ON:
-            self._scalars[node.name, 0] = self._scalars[node.name, 1] = self._scalar(data[0])
+            # What a conditional gives is known where its branches give the same.
+            values = {self._scalar(text) for text in (data if node.op == "Merge" else data[:1])}
+            self._scalars[node.name, 0] = self._scalars[node.name, 1] = values.pop() if len(values) == 1 else None
         elif node.op in _COUNTED:
-            values = [self._scalar(text) for text in data]
-            self._scalars[node.name, 0] = None if None in values else _COUNTED[node.op](*values)
+            counts = [self._scalar(text) for text in data]
+            self._scalars[node.name, 0] = None if None in counts else _COUNTED[node.op](*counts)
 
     def _follow_new_list(self, node: Any, data: Sequence[str]) -> None:
         if node.op == "TensorListFromTensor":

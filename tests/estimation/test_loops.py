@@ -145,9 +145,39 @@ def test_what_adds_up_in_a_loop_is_the_weights_gradient():
     assert {owner.category for owner in kernel} == {Category.GRADIENT}
 
 
+def test_a_loop_that_nothing_is_taken_out_of_runs_too():
+    class Counts(layers.Layer):
+        def build(self, shape):
+            self.seen = self.add_weight(shape=(64, 64), initializer="zeros", trainable=False)
+
+        def call(self, x):
+            tf.while_loop(lambda i: i < 3, lambda i: (self.seen.assign_add(tf.ones((64, 64))) is None, i + 1)[1:], (0,))
+            return x
+
+    def counting():
+        return keras.Sequential([keras.Input((8,)), Counts(), layers.Dense(2)])
+
+    nodes = traced(counting).training.step.graph.nodes
+    assert sum(node.op == "AssignVariableOp" and node.at is not None for node in nodes) == 3
+
+
 @tf.function(autograph=False)
 def depends_on_values(x):
     return tf.while_loop(lambda z: tf.reduce_sum(z) < 100, lambda z: (z + 1,), (x,))[0]
+
+
+@tf.function(autograph=False)
+def by_one_or_two(x):
+    def body(i, z):
+        return tf.cond(tf.reduce_sum(z) > 0, lambda: i + 1, lambda: i + 2), tf.sin(z)
+
+    return tf.while_loop(lambda i, _: i < 6, body, (0, x))[1]
+
+
+@tf.function(autograph=False)
+def scattered(x):
+    rows = tf.TensorArray("float32", size=4).scatter([0, 1], x[:2])
+    return x + tf.while_loop(lambda i, _: i < 2, lambda i, z: (i + 1, z + rows.read(i)), (0, x[0]))[1]
 
 
 @tf.function(autograph=False)
@@ -162,7 +192,13 @@ def endless(x):
 
 @pytest.mark.parametrize(
     ("function", "says"),
-    [(depends_on_values, "depends on values"), (nested, "a loop within a loop"), (endless, "runs very often")],
+    [
+        (depends_on_values, "depends on values"),
+        (by_one_or_two, "depends on values"),
+        (scattered, "TensorListScatter"),
+        (nested, "a loop within a loop"),
+        (endless, "runs very often"),
+    ],
 )
 def test_what_cannot_be_written_out_is_said(function, says):
     with pytest.raises(ValueError, match=says + r".*memviz\.measure"):
