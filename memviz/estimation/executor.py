@@ -22,7 +22,7 @@ from memviz.estimation import kernels
 from memviz.estimation.assignment import lines_of
 from memviz.estimation.branches import SWITCHES, Branches
 from memviz.estimation.graph import Node, TensorType
-from memviz.estimation.loops import At
+from memviz.estimation.loops import LISTS, At
 from memviz.estimation.replay import Line, Purpose, Say, Step, Weight
 from memviz.profile import Category
 from memviz.units import tensor_bytes
@@ -118,7 +118,7 @@ class _Executor:
         if node.op == "Merge":
             alive = next(n for n, source in enumerate(node.inputs) if self._branches.is_alive(source))
             return [inputs[alive], self._allocate(index, (), "int32")]
-        if node.op in kernels.MAKES_LIST or any(isinstance(buffer, _List) for buffer in inputs):
+        if node.op in LISTS or any(isinstance(buffer, _List) for buffer in inputs):
             return self._of_list(index, node, inputs)
         if node.op in kernels.ALIASES:
             return [inputs[0]]

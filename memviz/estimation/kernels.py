@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from memviz.estimation.graph import Node, TensorType
+from memviz.estimation.loops import BOUNDARIES
 from memviz.units import dtype_bytes, tensor_bytes
 
 INTRA_OP_THREADS = 2  # of the reference device
@@ -21,7 +22,7 @@ ALIASES = frozenset({
     # The graph optimizer sums large tensors in a temporary variable (memory_optimizer.cc, `RewriteAddN`).
     "Assign", "AssignAdd", "DestroyTemporaryVariable",
     "Switch", "_SwitchN",  # on the output that is taken (branches.py)
-    "Enter", "Exit", "NextIteration",
+    *BOUNDARIES,  # of a loop
 })  # fmt: skip
 
 # What the caller feeds: batches and handles (see graph.py).
@@ -36,8 +37,7 @@ ASSIGNMENTS = frozenset({"AssignVariableOp", "AssignAddVariableOp", "AssignSubVa
 # other update makes one (resource_variable_ops.cc, `copy_on_read_mode`).
 SCATTERS = ("ResourceScatter", "ResourceSparseApply")
 
-# Lists of tensors (list_kernels.cc): what makes one, and what changes one, with the number of the input it puts there.
-MAKES_LIST = frozenset({"EmptyTensorList", "TensorListReserve", "TensorListFromTensor"})
+# What changes a list of tensors (list_kernels.cc), with the number of the input that it puts there.
 CHANGES_LIST = {"TensorListPushBack": 1, "TensorListSetItem": 2, "TensorListPopBack": 0}
 
 NOT_ON_DEVICE = frozenset({"resource", "variant", "string"})
@@ -47,7 +47,7 @@ NOT_ON_DEVICE = frozenset({"resource", "variant", "string"})
 CHEAP = frozenset({
     "Const", "_Arg", "_Retval", "ImmutableConst", "NoOp", "VarHandleOp", "Identity", "IdentityN", "Reshape", "Squeeze",
     "ExpandDims", "Shape", "ShapeN", "Size", "Rank", "StopGradient", "PreventGradient", "Placeholder", "Switch",
-    "_SwitchN", "Merge", "Enter", "Exit", "NextIteration", "LoopCond", "ControlTrigger",
+    "_SwitchN", "Merge", *BOUNDARIES, "LoopCond", "ControlTrigger",
 })  # fmt: skip
 
 _UNARY = (

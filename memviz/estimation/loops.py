@@ -22,7 +22,7 @@ _COUNTED: dict[str, Callable[..., Any]] = {
 }  # fmt: skip
 BOUNDARIES = frozenset({"Enter", "Exit", "NextIteration"})
 _HANDED_ON = BOUNDARIES | {"Identity", "Switch", "Merge", "LoopCond", "Reshape"}
-_LISTS = frozenset({"EmptyTensorList", "TensorListReserve", "TensorListFromTensor"})  # what makes one
+LISTS = frozenset({"EmptyTensorList", "TensorListReserve", "TensorListFromTensor"})  # what makes a list of tensors
 _USES = frozenset({"PushBack", "PopBack", "SetItem", "GetItem", "ElementShape", "Length", "Stack"})  # that are known
 _ROW = "/row"  # name of a stand-in: see `Unrolled.plain`
 _FIRST = "memviz/first"
@@ -70,7 +70,7 @@ class _Held(NamedTuple):
 
 def has_loops_or_lists(graph: Any) -> bool:
     """Whether a GraphDef holds loops in the form in which they run, or lists of tensors."""
-    return any(node.op == "Enter" or node.op in _LISTS for node in graph.node)
+    return any(node.op == "Enter" or node.op in LISTS for node in graph.node)
 
 
 def unrolled(graph: Any, lengths: Mapping[tuple[str, int], int]) -> Unrolled:
@@ -227,7 +227,7 @@ class _Unrolling:
         """Note what is known of a node's value: a number, or the tensors in a list."""
         if node.op == "Const":
             self._scalars[node.name, 0] = _number(node)
-        elif node.op in _LISTS:
+        elif node.op in LISTS:
             self._follow_new_list(node, data)
         elif node.op.startswith("TensorList") and node.op.removeprefix("TensorList") not in _USES:
             raise ValueError(

@@ -7,8 +7,9 @@ import tensorflow as tf
 from keras import layers
 
 import memviz
+from memviz.estimation.branches import branches
 from memviz.estimation.estimate import trace_training
-from memviz.estimation.executor import execution_order
+from memviz.estimation.executor import _edges, execution_order
 from memviz.estimation.graph import Node
 from memviz.estimation.loops import At
 from memviz.estimation.service import shared_service
@@ -230,7 +231,4 @@ def test_no_iteration_begins_while_one_is_unfinished_thirty_two_before_it():
 
 
 def edges_of(nodes):
-    from memviz.estimation.branches import branches
-    from memviz.estimation.executor import _edges
-
     return _edges(nodes, branches(nodes), 0)
