@@ -1,6 +1,10 @@
 """The public names and where they live."""
 
-from . import failure, interchange, profile, setup, units, views
+from . import cards, failure, interchange, profile, setup, units, views
+from .advice.advise import Advice, Change, advise
+from .advice.devices import devices
+from .advice.fits import Fit, fits
+from .advice.largest import Largest, max_argument, max_batch_size
 from .estimation.result import Estimate
 from .estimation.service import estimate
 from .measurement.monitor import MemoryMonitor
@@ -14,7 +18,7 @@ from .views.explorer import explore
 
 __version__: str
 __all__ = [
-    "Allocation", "Category", "ConvBlock", "ConvNet", "Estimate", "MemoryMonitor", "MemoryProfile", "TrainingSetup",
-    "Trial", "estimate", "explore", "failure", "interchange", "measure", "presets", "profile", "setup", "units",
-    "views",
+    "Advice", "Allocation", "Category", "Change", "ConvBlock", "ConvNet", "Estimate", "Fit", "Largest", "MemoryMonitor",
+    "MemoryProfile", "TrainingSetup", "Trial", "advise", "cards", "devices", "estimate", "explore", "failure", "fits",
+    "interchange", "max_argument", "max_batch_size", "measure", "presets", "profile", "setup", "units", "views",
 ]  # fmt: skip

@@ -11,6 +11,7 @@ from numbers import Integral
 from pathlib import Path
 from typing import Any, Literal
 
+from memviz import cards
 from memviz.units import MIB, TIB, format_bytes, parse_bytes
 
 # Keras' own names, written down so that a mistake is found without importing TensorFlow; a test holds them equal.
@@ -43,7 +44,8 @@ class TrainingSetup:
     names to them; None: the compiled loss, else one that suits the output.
     dtype_policy: a Keras dtype policy's name; None: the network's own.
     jit_compile: True (XLA), False, or "auto" (Keras' own rule for the device).
-    device: "reference" or "GPU:0"; None: this machine's GPU, else the reference device.
+    device: "reference", "GPU:0" or, for estimates, a card such as "T4" (`memviz.devices`); None: this machine's GPU,
+    else the reference device.
     budget_bytes: the device memory training may take, in bytes; None: no limit beyond the device.
     memory_growth: False: one region taken at the start, as on a GPU by default; True: regions that grow on demand.
     inputs: what a model takes that does not know it yet: TensorSpecs or arrays of a batch, in the model's structure.
@@ -81,11 +83,8 @@ class TrainingSetup:
         if self.dtype_policy not in (None, *DTYPE_POLICIES):
             said = unknown_name("dtype_policy", self.dtype_policy, DTYPE_POLICIES)
             raise ValueError(f"{said} None means the network's own policy.")
-        if self.device not in (None, REFERENCE) and not re.fullmatch(r"GPU:\d+", str(self.device)):
-            raise ValueError(
-                f"device={self.device!r} is not known; it is 'reference' (the CPU under the GPU's allocator), 'GPU:0' "
-                "(or another number), or None for this machine's GPU, else the reference device."
-            )
+        if self.device is not None:
+            object.__setattr__(self, "device", _device(self.device))
 
     @classmethod
     def create(cls, *, budget: int | str | None = None, **options: Any) -> TrainingSetup:
@@ -138,6 +137,20 @@ def _choice(what: str, value: Any, names: tuple[str, ...], others: str) -> Any:
     if not (isinstance(value, Mapping) or hasattr(value, "get_config") or (what == "loss" and callable(value))):
         raise TypeError(f"{what} is a name, {others} or its serialized config, not {value!r}.")
     return value
+
+
+def _device(value: Any) -> str:
+    """The device in our spelling, of a card its name."""
+    if value == REFERENCE or re.fullmatch(r"GPU:\d+", str(value)):
+        return str(value)
+    if isinstance(value, str) and (card := cards.card(value)):
+        return card.name
+    near = " or ".join(map(repr, cards.nearest(str(value))))
+    raise ValueError(
+        f"device={value!r} is not known; it is 'reference' (the CPU under the GPU's allocator), 'GPU:0' (or another "
+        "number), for estimates a card of memviz.devices(), or None for this machine's GPU, else the reference device."
+        + (f" Did you mean {near}?" if near else "")
+    )
 
 
 def _of_one_example(inputs: Any) -> Any:

@@ -10,7 +10,20 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "memviz"
 FILES = sorted(path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py"))
 
-ROOMS = ["units", "profile", "setup", "failure", "models", "child", "interchange", "estimation", "measurement", "views"]
+ROOMS = [
+    "units",
+    "cards",
+    "profile",
+    "setup",
+    "failure",
+    "models",
+    "child",
+    "interchange",
+    "estimation",
+    "measurement",
+    "advice",
+    "views",
+]
 SIDEWAYS = {  # beside "every room knows the rooms before it"
     ("interchange", "memviz.estimation.result"): "it writes down an Estimate",
 }

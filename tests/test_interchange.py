@@ -58,7 +58,7 @@ def test_an_estimate_comes_back_equal(profile, required, with_profile):
     if with_profile:
         failure = Failure("build", "AddV2", (10, 10), "float32", 400, 300, weight="dense/kernel")
         given_fields |= {"failure": failure, "at_failure": profile}
-    others = {"loss": "mse"}
+    others = {"loss": "mse", "completing": 0.5}
     assert {*given_fields, *others, "failure", "at_failure"} == {f.name for f in fields(Estimate)}
     estimate = Estimate(**given_fields, **others)
     assert interchange.estimate_from_dict(through_json(interchange.estimate_to_dict(estimate))) == estimate

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from memviz.cards import card
 from memviz.setup import BACKEND, FIRST_REGION_BYTES, REFERENCE, REFERENCE_ENVIRONMENT
 from memviz.units import MIB
 
@@ -54,9 +55,11 @@ def gpu_count() -> int:
 
 
 def total_bytes(device: str) -> int:
-    """A device's whole memory, in bytes: a GPU's that is in this machine, or for the reference device the host's."""
+    """A device's whole memory, in bytes: a GPU's that is in this machine, a card's, or for "reference" the host's."""
     import psutil
 
+    if known := card(device):
+        return known.memory_bytes
     if device == REFERENCE:
         return psutil.virtual_memory().total
     with nvml() as library:
@@ -65,17 +68,21 @@ def total_bytes(device: str) -> int:
 
 
 def budget_of(budget: int | str | None, device: str | None) -> int | str | None:
-    """A budget as it is, or for a share such as ``"40 %"`` its bytes of the device's memory.
+    """A budget as it is, or for a share such as ``"40 %"`` its bytes of the device's memory; of a card, where none is
+    given, what TensorFlow can use.
 
     Raises ValueError for a share above 100 % or of none, and of a GPU that is not in this machine.
     """
+    known = card(device) if isinstance(device, str) else None
+    if budget is None and known:
+        return known.usable_bytes
     if not isinstance(budget, str) or not budget.rstrip().endswith("%"):
         return budget
     number = budget.rstrip().removesuffix("%").strip()
     share = float(number) if re.fullmatch(r"\d+(\.\d+)?", number) else 0.0
     if not 0 < share <= 100:
         raise ValueError(f"budget={budget!r} is not possible; a share of the device's memory is above 0 to 100 %.")
-    return int(total_bytes(chosen_device(device)) * share / 100)
+    return int(total_bytes(known.name if known else chosen_device(device)) * share / 100)
 
 
 def default_device() -> str:

@@ -55,13 +55,13 @@ class Block:
 def compile_step(step: Any, specs: Any, variables: Iterable[Any]) -> Any:
     """The optimized program (HloProto) of a step function with ``jit_compile``, for batches of these TensorSpecs.
 
-    variables: of the network and the optimizer. Those without storage get some of which no page is ever touched.
+    variables: of the network, the optimizer, and what tracing made, which must be done: the metrics of several losses.
+    Those without storage get some of which no page is ever touched.
     Raises ValueError where XLA cannot compile the step.
     """
     import tensorflow as tf
     from tensorflow.compiler.xla.service.hlo_pb2 import HloProto
 
-    step.get_concrete_function(specs)  # what Keras makes while it is traced, such as the metrics of several losses
     give_storage(variables)
     compiler_ir = step.experimental_get_compiler_ir(tf.nest.map_structure(untouched, specs))
     return HloProto.FromString(compiler_ir(stage="optimized_hlo_proto_serialized"))

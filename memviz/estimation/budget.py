@@ -7,7 +7,8 @@ that die: with a little more few die, with a little less few survive (benchmarks
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from functools import partial
 
 from memviz.estimation.allocator import BfcAllocator, OutOfMemoryError
 from memviz.estimation.replay import Line, Say, of_training, peaks
@@ -45,13 +46,13 @@ def required_bytes(scripts: Sequence[Sequence[Line]]) -> int:
 
     def alive(budget: float) -> float:
         if (size := int(budget)) not in known:
-            known[size] = sum(reach(order, size) is not None for order in orders) / len(orders)
+            known[size] = completing(orders, partial(one_region, size))
         return known[size]
 
     def cost(more: float) -> float:
         return round(DEATH * (1 - alive(more)) + alive(more / step), 9)
 
-    used = max(reach(order, ROOMY) or 0 for order in orders)
+    used = most_used(orders, partial(one_region, ROOMY))
     if not used:  # all that is held lies beside the budget
         return max(size for lines in scripts for _, size in peaks(of_training(lines), one_region(ROOMY)))
     most: float = max(MIB, used)
@@ -85,9 +86,18 @@ def requests(lines: Sequence[Line]) -> Requests:
     return found
 
 
-def reach(order: Requests, limit_bytes: int) -> int | None:
-    """How much of the one region is used from its start; None where memory runs out."""
-    allocator = one_region(limit_bytes)
+def most_used(orders: Sequence[Requests], allocator: Callable[[], BfcAllocator]) -> int:
+    """How much of the last region of an allocator with room is used from its start, in bytes; the most of the orders."""
+    return max(reach(order, allocator()) or 0 for order in orders)
+
+
+def completing(orders: Sequence[Requests], allocator: Callable[[], BfcAllocator]) -> float:
+    """The share of orders that complete, each with an allocator of its own."""
+    return sum(reach(order, allocator()) is not None for order in orders) / len(orders)
+
+
+def reach(order: Requests, allocator: BfcAllocator) -> int | None:
+    """How much of the last region is used from its start; None where memory runs out."""
     addresses: dict[int, int] = {}
     free: list[tuple[int, int]] = []
     try:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+import gc
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, TypeVar
@@ -12,12 +13,12 @@ from memviz.estimation.allocator import BfcAllocator
 from memviz.estimation.assignment import ARENA, blocks, compile_step, divided
 from memviz.estimation.attribution import Owner, owners, rows_of, scopes_noted, variable_owners
 from memviz.estimation.branches import has_branches
-from memviz.estimation.budget import ROOMY, one_region, required_bytes
+from memviz.estimation.budget import ROOMY, Requests, completing, most_used, one_region, requests, required_bytes
 from memviz.estimation.executor import execute
 from memviz.estimation.folding import folded
 from memviz.estimation.graph import CONDITIONALS_AND_LOOPS, StepGraph, has_loops, is_call, step_graph
 from memviz.estimation.initializers import is_modelled, recipe
-from memviz.estimation.replay import Line, RanOutError, Step, Training, Weight, peaks, run, script
+from memviz.estimation.replay import Line, RanOutError, Step, Training, Weight, of_training, peaks, run, script
 from memviz.estimation.result import Estimate
 from memviz.failure import COMPILED_STEP, Failure
 from memviz.models.abstract import abstract_weights, initializer_of
@@ -67,6 +68,16 @@ class Traced:
         return self._scripts(gpu=True)
 
     @cached_property
+    def requests(self) -> Sequence[Requests]:
+        """The training's part of each script, as plain numbers."""
+        return [requests(of_training(lines)) for lines in self.scripts]
+
+    @cached_property
+    def requests_of_gpu(self) -> Sequence[Requests]:
+        """The same, on a GPU."""
+        return [requests(of_training(lines)) for lines in self.scripts_of_gpu]
+
+    @cached_property
     def required(self) -> int:
         """See `Estimate.required_bytes`; on the reference device."""
         return required_bytes(self.scripts)
@@ -84,17 +95,12 @@ class Traced:
             orders += [partial(played, seed=number, cheap_lists=True) for number in range(self.orders // 2)]
         if has_branches(self.training.step.graph.nodes):
             orders.append(partial(played, smaller=True))
-        return [script(self.training, order, STEPS) for order in orders]
+        return [script(self.training, order, STEPS, gpu) for order in orders]
 
 
 def estimate_traced(traced: Traced, setup: TrainingSetup) -> Estimate:
     """The estimate within a setup's budget, of what was traced under this setup or one with another budget."""
-    if traced.training.step.blocks and _is_gpu(setup):
-        raise ValueError(
-            f"What XLA would do for {setup.device} is not known here: it was compiled for the CPU. Use "
-            "jit_compile=False for the estimate without XLA, or device='reference'."
-        )
-    scripts = traced.scripts_of_gpu if _is_gpu(setup) else traced.scripts
+    scripts = _scripts(traced, setup)
     by_order = [_one_each(peaks(lines, _allocator(setup, ROOMY)), int) for lines in scripts]
     ranges = {phase: (min(p[phase] for p in by_order), max(p[phase] for p in by_order)) for phase in by_order[0]}
     by_peak = sorted(zip(by_order, scripts, strict=True), key=lambda pair: pair[0]["steady_step"])
@@ -103,8 +109,9 @@ def estimate_traced(traced: Traced, setup: TrainingSetup) -> Estimate:
     phases = _phases_within(traced, orders[0], setup, ROOMY)
     largest = max(TRAINING_PHASES, key=lambda phase: sum(found[phase] for found in by_order))
     required = traced.required_of_gpu if _is_gpu(setup) else traced.required
-    failure, alive = None, None
+    failure, alive, share = None, None, None
     if setup.budget_bytes is not None:
+        share, _ = probed(traced, setup)
         # A larger budget can be in pieces where a smaller one is not.
         tried = orders if required <= setup.budget_bytes else orders[:1]
         within, ran_out = _first_that_fits(traced, tried, setup, setup.budget_bytes)
@@ -112,7 +119,28 @@ def estimate_traced(traced: Traced, setup: TrainingSetup) -> Estimate:
         if ran_out is not None:
             failure = _failure(ran_out, setup.budget_bytes)
             alive = _profile(traced, setup, ran_out.phase, ran_out.alive)
-    return Estimate(phases, required, largest, str(traced.trained_with["loss"]), ranges, failure, alive)
+    return Estimate(phases, required, largest, str(traced.trained_with["loss"]), ranges, share, failure, alive)
+
+
+def probed(traced: Traced, setup: TrainingSetup) -> tuple[float, int]:
+    """The share of the orders that complete within a setup's budget, and the bytes they use where there is all the
+    room: what a search asks again and again. Raises ValueError where the setup has no budget.
+    """
+    if setup.budget_bytes is None:
+        raise ValueError("Without a budget everything fits; give budget=, or a card as device=.")
+    _scripts(traced, setup)
+    orders = traced.requests_of_gpu if _is_gpu(setup) else traced.requests
+    share = completing(orders, partial(_allocator, setup, setup.budget_bytes))
+    return share, most_used(orders, partial(BfcAllocator, ROOMY, (ROOMY,)))
+
+
+def _scripts(traced: Traced, setup: TrainingSetup) -> Sequence[Sequence[Line]]:
+    if traced.training.step.blocks and _is_gpu(setup):
+        raise ValueError(
+            f"What XLA would do for {setup.device} is not known here: it was compiled for the CPU. Use "
+            "jit_compile=False for the estimate without XLA, or device='reference'."
+        )
+    return traced.scripts_of_gpu if _is_gpu(setup) else traced.scripts
 
 
 def _first_that_fits(
@@ -179,36 +207,62 @@ def trace_training(
 
 def _traced_step(
     model: Any, kind: str, setup: TrainingSetup, batch_size: int, made: Sequence[Any]
-) -> tuple[Any, Any, Any]:
-    """The graph of a step, or XLA's program of it, what is fed to it, and the name scopes it was traced in."""
+) -> tuple[Any, Any, Any, int]:
+    """The graph of a step, or XLA's program of it, what is fed to it, the name scopes it was traced in, and how many
+    bytes TensorFlow keeps of the tracing.
+    """
     features, labels = batch_specs(model, batch_size, setup.inputs)
     specs = (features,) if kind == "predict" else (features, labels)
     try:
         with scopes_noted(model) as scopes:
             step = step_function(model, kind)
+            with _no_garbage_collected():
+                before = _in_use()
+                concrete = step.get_concrete_function(specs)
+                kept = _in_use() - before
             if model.jit_compile:
-                return compile_step(step, specs, made), specs, scopes
-            concrete = step.get_concrete_function(specs)
+                return compile_step(step, specs, made), specs, scopes, kept
     except Exception as error:
         name = {"train": "training", "test": "evaluation", "predict": "prediction"}[kind]
         raise ValueError(
             f"A {name} step of {model.name!r} cannot be traced: {type(error).__name__}: {in_a_line(error)}"
         ) from error
-    return folded(step_graph(concrete)), specs, scopes
+    return folded(step_graph(concrete)), specs, scopes, kept
+
+
+@contextmanager
+def _no_garbage_collected() -> Iterator[None]:
+    """What was held before goes meanwhile only by itself."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _in_use() -> int:
+    """Bytes that TensorFlow holds on the CPU; 0 where it does not count them, as it does in `service`'s child."""
+    import tensorflow as tf
+
+    with suppress(ValueError):
+        return tf.config.experimental.get_memory_info("CPU:0")["current"]
+    return 0
 
 
 def _step(
-    graph: Any, specs: Any, scopes: Mapping[str, str], number: Mapping[int, int], weights: Sequence[Weight]
+    graph: Any, specs: Any, scopes: Mapping[str, str], kept: int, number: Mapping[int, int], weights: Sequence[Weight]
 ) -> Step:
     import tensorflow as tf
 
     fed = [_fed(spec) for spec in tf.nest.flatten(specs)]
     if not isinstance(graph, StepGraph):
         shapes = [(w.owner.layer, w.shape) for w in weights if w.owner.category == Category.PARAMETER]
-        return Step(fed, StepGraph((), {}, {}), {}, (), blocks(graph, scopes, shapes))
+        return Step(fed, StepGraph((), {}, {}), {}, (), kept, blocks(graph, scopes, shapes))
     variables = {argument: number[id(handle)] for argument, handle in graph.resources.items()}
     by_argument = {argument: weights[index].owner.layer for argument, index in variables.items()}
-    return Step(fed, graph, variables, owners(graph, scopes, by_argument))
+    return Step(fed, graph, variables, owners(graph, scopes, by_argument), kept)
 
 
 def _weight(variable: Any, owner: Owner) -> Weight:

@@ -28,7 +28,10 @@ _ORTHOGONAL = ("Orthogonal", "OrthogonalInitializer")
 
 
 def recipe(initializer: Any, shape: tuple[int, ...], dtype: str) -> tuple[str, ...]:
-    """The allocations and releases, in order, for a weight of this shape; one without a recipe is given its value."""
+    """The allocations and releases, in order, for a weight of this shape; one without a recipe is given its value.
+
+    Raises ValueError for a weight that the initializer cannot make.
+    """
     name = type(initializer).__name__
     return _orthogonal(shape, dtype) if name in _ORTHOGONAL else _RECIPES.get(name, (WEIGHT,))
 
@@ -40,6 +43,11 @@ def is_modelled(initializer: Any) -> bool:
 
 def _orthogonal(shape: tuple[int, ...], dtype: str) -> tuple[str, ...]:
     """Keras' random_initializers.py: the Q of a random matrix, its columns' signs made uniform; turned where wider."""
+    if dtype == "bfloat16":
+        raise ValueError(
+            "An orthogonal initializer, as of an LSTM or GRU, makes no bfloat16 weights: TensorFlow has no QR "
+            "decomposition of bfloat16. Use dtype_policy='mixed_bfloat16', or another recurrent_initializer."
+        )
     rows, columns = math.prod(shape[:-1]), shape[-1]
     square, line = (tensor_bytes((min(rows, columns),) * n, dtype) for n in (2, 1))
     last, turned = ("turned", ("turned", "-signed")) if rows < columns else ("signed", ())

@@ -9,7 +9,7 @@ from enum import IntEnum
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
-from memviz.estimation.allocator import BfcAllocator, OutOfMemoryError
+from memviz.estimation.allocator import ALIGNMENT, BfcAllocator, OutOfMemoryError
 from memviz.estimation.attribution import Owner
 from memviz.estimation.branches import SWITCHES, Branches, branches
 from memviz.estimation.graph import StepGraph
@@ -17,12 +17,13 @@ from memviz.estimation.initializers import WEIGHT
 from memviz.estimation.kernels import NOT_ON_DEVICE, SCATTERS
 from memviz.estimation.loops import BOUNDARIES
 from memviz.failure import BATCH
-from memviz.profile import INPUT, TRAINING_PHASES, Allocation, Category
+from memviz.profile import INPUT, TRAINING_PHASES, UNATTRIBUTED, Allocation, Category
 from memviz.units import tensor_bytes
 
 if TYPE_CHECKING:
     from memviz.estimation.assignment import Block
 
+KEPT = "what tracing keeps"
 _HANDLE_BYTES = 200  # recorded: what VarHandleOp takes for the handle itself, on the CPU
 
 
@@ -69,14 +70,15 @@ class Weight:
 @dataclass(frozen=True)
 class Step:
     """A graph that is run per batch. batch: (bytes, shape, dtype) of what is fed. variables: argument number of a
-    resource -> its place among the weights and slots. owners: per node of the graph. blocks: where XLA compiles the
-    step, which then has no graph, what a run allocates.
+    resource -> its place among the weights and slots. owners: per node of the graph. kept_bytes: what TensorFlow
+    keeps of the tracing. blocks: where XLA compiles the step, which then has no graph, what a run allocates.
     """
 
     batch: Sequence[tuple[int, tuple[int, ...], str]]
     graph: StepGraph
     variables: Mapping[int, int]
     owners: Sequence[Owner]
+    kept_bytes: int = 0
     blocks: Sequence[Block] = ()
 
     @cached_property
@@ -117,7 +119,7 @@ class Training:
     inference: Mapping[str, Step]
 
 
-def script(training: Training, execute: Callable[..., Sequence[Line]], steps: int) -> list[Line]:
+def script(training: Training, execute: Callable[..., Sequence[Line]], steps: int, gpu: bool = False) -> list[Line]:
     """The build, ``steps`` training steps, and one step of each kind of inference. execute: the lines of one run of a
     step, given the variables that are in copy-on-read mode when it starts: after the first step, the scattered ones.
     """
@@ -128,11 +130,11 @@ def script(training: Training, execute: Callable[..., Sequence[Line]], steps: in
     for step in range(steps):
         lines.append(Line(Say.PHASE, "steady_step" if step else "first_step"))
         if step == 0:
-            lines += [*_made(training.slots, len(training.weights)), *_constants(training.step, "train")]
+            lines += [*_made(training.slots, len(training.weights)), *_constants(training.step, "train", gpu)]
         lines += again if step else once
     for phase, inferred in training.inference.items():
         run = _on_batch(inferred, execute(inferred, scattered))
-        lines += [Line(Say.PHASE, phase), *_constants(inferred, phase), *run]
+        lines += [Line(Say.PHASE, phase), *_constants(inferred, phase, gpu), *run]
     return lines
 
 
@@ -254,8 +256,13 @@ def _made(weights: Sequence[Weight], first: int) -> Iterator[Line]:
         yield Line(Say.ALLOCATE, ("handle", number), _HANDLE_BYTES, handle)
 
 
-def _constants(step: Step, run: str) -> Iterator[Line]:
-    """Each constant of the graph is made with its kernel, before the first run, and stays."""
+def _constants(step: Step, run: str, gpu: bool) -> Iterator[Line]:
+    """Each constant of the graph is made with its kernel, before the first run, and stays; as do those that TensorFlow
+    works out when it infers shapes while it traces (shape_refiner.cc), in small pieces, on a GPU in the host's memory.
+    """
+    purpose = Purpose(Owner(UNATTRIBUTED, Category.TEMPORARY), KEPT, None, "")
+    for number in range(0 if gpu else step.kept_bytes // ALIGNMENT):
+        yield Line(Say.ALLOCATE, ("kept", run, number), ALIGNMENT, purpose)
     for index, node in enumerate(step.graph.nodes):
         (out,) = node.outputs if node.op == "Const" else (None,)
         if out is None or out.shape is None or out.dtype in NOT_ON_DEVICE or not math.prod(out.shape):

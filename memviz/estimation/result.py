@@ -21,6 +21,7 @@ class Estimate:
     from process to process, and the same network may peak differently for it; of a conditional (loss scaling, gradient
     accumulation) either branch may be taken, here the one that holds more, and at the lowest once the other; and
     TensorFlow measures the kernels of a loop, and may come to run those of its lists at once.
+    completing: the share, from 0 to 1, of the orders of execution that complete within the budget; None without one.
     failure, at_failure: where the budget does not suffice, the first request that it cannot serve, and what is alive
     at that moment; the phases are then those without a budget.
     """
@@ -30,6 +31,7 @@ class Estimate:
     largest_phase: str
     loss: str
     peak_ranges: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    completing: float | None = None
     failure: Failure | None = None
     at_failure: MemoryProfile | None = field(default=None, repr=False)
 

@@ -15,6 +15,7 @@ from memviz.interchange import estimate_from_dict
 from memviz.models.network import Network, packed
 from memviz.setup import REFERENCE_ENVIRONMENT, TrainingSetup
 
+COUNTED = {"TF_CPU_ALLOCATOR_USE_BFC": "true"}  # so that it can be asked what tracing keeps
 _ERRORS = {error.__name__: error for error in (ValueError, TypeError, MemoryError)}
 
 
@@ -29,7 +30,7 @@ class EstimationService:
         """Start the child, if there is none, so that it is warm when the first estimate is wanted."""
         with self._starting:
             if self._child is None:
-                self._child = ChildProcess("memviz.estimation.worker", env=REFERENCE_ENVIRONMENT)
+                self._child = ChildProcess("memviz.estimation.worker", env=REFERENCE_ENVIRONMENT | COUNTED)
             return self._child
 
     def estimate(
@@ -41,6 +42,16 @@ class EstimationService:
         Raises what the estimate itself raises for a network or setup that is not possible (ValueError, TypeError), and
         RuntimeError where the child ended meanwhile, or `close` was called; the next call starts another.
         """
+        return estimate_from_dict(self._ask(network, setup, inference, orders, "estimate"))
+
+    def probe(self, network: Network, setup: TrainingSetup) -> tuple[float, int]:
+        """What a search asks again and again: the share of orders of execution that complete within the setup's budget,
+        and the bytes that they use where there is all the room. Errors as for `estimate`.
+        """
+        share, used = self._ask(network, setup, False, None, "probe")
+        return share, used
+
+    def _ask(self, network: Network, setup: TrainingSetup, inference: bool, orders: int | None, what: str) -> Any:
         # What the child needs no other trace for stands apart, so that it knows what it has traced already.
         within = {name: getattr(setup, name) for name in ("batch_size", "budget_bytes", "memory_growth")}
         within["device"] = setup.device or default_device()
@@ -52,7 +63,7 @@ class EstimationService:
                 self.close()
             child = self.start()
             try:
-                child.send({"question": [packed(network, asked), inference, orders], "within": within})
+                child.send({"question": [packed(network, asked), inference, orders], "within": within, "what": what})
                 answer = child.receive()
             except BaseException as error:  # also Ctrl-C: the answer would be taken for the next one's
                 code = child.kill()
@@ -63,7 +74,7 @@ class EstimationService:
         if "error" in answer:
             name, text = answer["error"], answer["text"]
             raise _ERRORS[name](text) if name in _ERRORS else RuntimeError(f"{name}: {text}")
-        return estimate_from_dict(answer["estimate"])
+        return answer[what]
 
     def close(self) -> None:
         """End the child; an estimate under way raises RuntimeError. A later call starts another child."""
@@ -101,8 +112,9 @@ def estimate(
 
     network: a keras.Model, a function without arguments that returns one, or a ConvNet; it is left as it is.
     budget: bytes or text such as "9513 MiB", or a share of the device's memory such as "40 %".
-    device: "reference", or "GPU:0", also where there is none: in the order of a GPU, without the workspaces of its
-    kernels. None: this machine's GPU, else the reference device.
+    device: "reference"; "GPU:0", also where there is none; or a card such as "T4" (see `memviz.devices`), whose budget
+    is what TensorFlow can use of it. A GPU is estimated in its own order, without the workspaces of its kernels. None:
+    this machine's GPU, else the reference device.
     jit_compile: True takes XLA's own plan of the step, compiled for the reference device and not run, which takes
     seconds, or minutes for large networks; "auto" is Keras' rule, which compiles nothing on the reference device.
     batch_size: examples per step. optimizer, loss: None for what the model is compiled with, else Adam and a loss that

@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from memviz.child.process import Channel
 from memviz.estimation.batches import TracesByBatch
-from memviz.estimation.estimate import Traced, estimate_traced, trace_training
+from memviz.estimation.estimate import Traced, estimate_traced, probed, trace_training
 from memviz.interchange import estimate_to_dict
 from memviz.models.network import unpacked
 from memviz.setup import TrainingSetup
@@ -62,8 +62,10 @@ def main() -> None:
                 traces, setup = _traces(*request["question"])
                 setup = replace(setup, **request["within"])
                 traced = traces.at(setup.batch_size)
-            estimate = estimate_traced(traced, setup)
-            channel.send({"estimate": estimate_to_dict(estimate)})
+            if request["what"] == "probe":
+                channel.send({"probe": probed(traced, setup)})
+            else:
+                channel.send({"estimate": estimate_to_dict(estimate_traced(traced, setup))})
         except Exception as error:
             channel.send({"error": type(error).__name__, "text": str(error)})
         gc.collect()  # graphs are full of cycles

@@ -28,13 +28,14 @@ class Network:
     """A `ConvNet`, a function that returns a `keras.Model`, or a model's config. Every `build` makes a fresh model.
 
     loss, optimizer: the serialized ones that a given model was compiled with. default_policy: the caller's global dtype
-    policy, which a child process would not know.
+    policy, which a child process would not know. edits: changes made in the built model, by name (models/edits.py).
     """
 
     source: ConvNet | Callable[[], Any] | Mapping[str, Any]
     loss: Any = None
     optimizer: Any = None
     default_policy: str = "float32"
+    edits: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, network: Any) -> Network:
@@ -64,6 +65,12 @@ class Network:
 
         Raises ValueError where the network cannot be built or is not a model; the original error is its cause.
         """
+        if self.edits:
+            from memviz.models.edits import edited
+
+            with abstract_weights():  # the model as it was is only read
+                model, loss, optimizer = dataclasses.replace(self, edits=()).build(dtype_policy)
+            return edited(model, self.edits), loss, optimizer
         if isinstance(self.source, ConvNet):
             policy = dtype_policy or self.source.dtype_policy or self.default_policy
             return dataclasses.replace(self.source, dtype_policy=policy).build(), None, None
@@ -119,7 +126,7 @@ def _call_builder(builder: Callable[[], Any], dtype_policy: str) -> keras.Model:
 
     name = getattr(builder, "__name__", "network")
     try:
-        with _global_policy(dtype_policy):
+        with global_policy(dtype_policy):
             model = builder()
     except (Exception, SystemExit) as error:
         raise_out_of_memory(error)
@@ -136,7 +143,7 @@ def _call_builder(builder: Callable[[], Any], dtype_policy: str) -> keras.Model:
 
 
 @contextmanager
-def _global_policy(name: str | None) -> Iterator[None]:
+def global_policy(name: str | None) -> Iterator[None]:
     """Models made meanwhile have this dtype policy; None: the one there is."""
     import keras
 
@@ -152,7 +159,7 @@ def _rebuild(config: Mapping[str, Any], dtype_policy: str | None) -> keras.Model
     import keras
 
     # The model's own policy is in no config, and decides whether Keras scales its loss.
-    with _config_needed(), _global_policy(dtype_policy):
+    with _config_needed(), global_policy(dtype_policy):
         # The config is this user's own model, so its Lambda layers are trusted as the user's functions are.
         return keras.saving.deserialize_keras_object(_edited(config, dtype_policy), safe_mode=False)
 

@@ -175,6 +175,8 @@ def batch_specs(model: keras.Model, batch_size: int, inputs: Any = None) -> tupl
             f"The model {model.name!r} takes strings, which have no size in a tensor; encode them in the data pipeline "
             "(StringLookup, TextVectorization) and give memviz the model behind it."
         )
+    if fixed := {x.shape[0] for x in keras.tree.flatten(features)} - {None, batch_size}:
+        raise ValueError(f"The model {model.name!r} takes batches of {fixed.pop()} only, not of {batch_size}.")
     features = keras.tree.map_structure(lambda x: tf.TensorSpec((batch_size, *x.shape[1:]), x.dtype), features)
     flat, loss = keras.tree.flatten(outputs), model.loss
     if isinstance(loss, Mapping):  # by output name

@@ -8,6 +8,7 @@ import random_networks
 from hypothesis import HealthCheck, given, settings
 
 import memviz
+from memviz.models.network import Network
 from memviz.units import tensor_bytes
 
 MOST_BYTES = 1 << 30
@@ -50,10 +51,7 @@ def test_an_estimate_with_keras_own_bytes_or_a_clear_refusal(count):
             return
         estimated.append(training)
         network, _, options = training
-        before = keras.config.dtype_policy()
-        keras.config.set_dtype_policy(options["dtype_policy"] or "float32")
-        model = random_networks.build(*network)
-        keras.config.set_dtype_policy(before)
+        model, _, _ = Network.of(partial(random_networks.build, *network)).build(options["dtype_policy"])
         held = estimate.profile.by_category()
         assert held["parameter"] == sum(tensor_bytes(v.shape, v.dtype) for v in model.trainable_variables)
         assert estimate.peak_bytes == held.sum() >= held["parameter"]
