@@ -87,7 +87,7 @@ def requests(lines: Sequence[Line]) -> Requests:
 
 
 def most_used(orders: Sequence[Requests], allocator: Callable[[], BfcAllocator]) -> int:
-    """How much of the last region of an allocator with room is used from its start, in bytes; the most of the orders."""
+    """How much of the last region of an allocator with room is used from its start, in bytes; the most of these."""
     return max(reach(order, allocator()) or 0 for order in orders)
 
 
