@@ -65,7 +65,7 @@ def test_the_largest_batch_ran_and_one_more_did_not():
     assert "measured: it ran" in str(found)
 
 
-@pytest.mark.parametrize("budget", ["8 MiB", "21 MiB", "333 MiB"])
+@pytest.mark.parametrize("budget", ["26 MiB", "41 MiB", "333 MiB"])
 def test_the_search_finds_the_edge(budget):
     told = []
     found = memviz.max_batch_size(presets.digits, budget=budget, on_probe=told.append, **ON)
