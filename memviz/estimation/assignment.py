@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from memviz.estimation.attribution import Owner, owner_by_name
 from memviz.estimation.replay import Line, Purpose, Say
-from memviz.models.abstract import give_storage, untouched
+from memviz.models.abstract import storage, untouched
 from memviz.profile import UNATTRIBUTED, Allocation, Category
 
 ARENA = "XLA's block "  # what a block's allocation is called, before its number
@@ -62,9 +62,9 @@ def compile_step(step: Any, specs: Any, variables: Iterable[Any]) -> Any:
     import tensorflow as tf
     from tensorflow.compiler.xla.service.hlo_pb2 import HloProto
 
-    give_storage(variables)
-    compiler_ir = step.experimental_get_compiler_ir(tf.nest.map_structure(untouched, specs))
-    return HloProto.FromString(compiler_ir(stage="optimized_hlo_proto_serialized"))
+    with storage(variables):
+        compiler_ir = step.experimental_get_compiler_ir(tf.nest.map_structure(untouched, specs))
+        return HloProto.FromString(compiler_ir(stage="optimized_hlo_proto_serialized"))
 
 
 def blocks(program: Any, scopes: Mapping[str, str], weights: Iterable[tuple[str, Iterable[int]]]) -> list[Block]:

@@ -56,13 +56,22 @@ def initializer_of(variable: Any) -> Any:
     return getattr(variable, "_memviz_initializer", None)
 
 
-def give_storage(variables: Iterable[Any]) -> None:
-    """Storage for variables that were made without, of which no page is touched: it costs addresses, not memory."""
+@contextmanager
+def storage(variables: Iterable[Any]) -> Iterator[None]:
+    """Storage for variables that were made without, of which no page is touched: it costs addresses, not memory.
+
+    It is given back on leaving. TensorFlow keeps variables that a function was compiled with, and their storage.
+    """
     import tensorflow as tf
 
-    for variable in variables:
-        if not (handle := variable._value).is_initialized():
+    given = [handle for variable in variables if not (handle := variable._value).is_initialized()]
+    try:
+        for handle in given:
             tf.raw_ops.AssignVariableOp(resource=handle.handle, value=untouched(handle))
+        yield
+    finally:
+        for handle in given:
+            tf.raw_ops.AssignVariableOp(resource=handle.handle, value=tf.raw_ops.Empty(shape=[0], dtype=handle.dtype))
 
 
 def untouched(like: Any) -> Any:
