@@ -17,9 +17,9 @@ from memviz.views.explorer.state import ExplorerState, TrialRun, knobs_of, openi
 OPENED, _ = opening_state(None, 100 * GIB)
 
 
-def estimate(required_bytes=14 * GIB):
+def estimate(required_bytes=14 * GIB, completing=0.0):
     phases = {p: Phase(p, bird_audio(p).peak_bytes, bird_audio(p)) for p in ("build", "first_step", "steady_step")}
-    return Estimate(phases, required_bytes, "first_step", "binary_crossentropy")
+    return Estimate(phases, required_bytes, "first_step", "binary_crossentropy", completing=completing)
 
 
 def test_opens_on_the_founding_question():
@@ -93,9 +93,11 @@ def test_the_verdict_is_one_sentence_with_the_numbers():
     ):  # fmt: skip
         assert part in text
     assert text.count(". ") == 0
-    roomy = verdict(replace(OPENED, units="decimal"), estimate(5 * 10**9))
+    roomy = verdict(replace(OPENED, units="decimal"), estimate(5 * 10**9, completing=1.0))
     assert "5.00 GB" in roomy
     assert "fits into 9.98 GB with 4.98 GB to spare" in roomy
+    close = verdict(OPENED, estimate(9513 * MIB - GIB // 4, completing=0.6))
+    assert "may fit into 9.29 GiB, with 256.00 MiB to spare: 60.0 % of the orders" in close
     assert "fit" not in verdict(replace(OPENED, setup=replace(OPENED.setup, budget_bytes=None)), estimate())
 
 

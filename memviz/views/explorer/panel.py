@@ -19,6 +19,7 @@ from typing import Any
 import ipywidgets as w
 import plotly.graph_objects as go
 
+from memviz.advice.fits import verdict_of
 from memviz.child.machine import available_bytes
 from memviz.estimation.result import Estimate
 from memviz.estimation.service import shared_service
@@ -227,7 +228,7 @@ class Explorer:
         figure = figures.layer_figure(profile, log=state.log, units=state.units)
         self.bars = _shown(self.bars, figure, self._bars_box)
         budget = state.setup.budget_bytes
-        fits = "" if budget is None else "memviz-fits" if words.fits(self.estimate, budget) else "memviz-lacks"
+        fits = "" if budget is None else f"memviz-fits-{verdict_of(self.estimate, budget)}"
         self._verdict.value = tables.paragraph(words.verdict(state, self.estimate), f"verdict {fits}")
         table = tables.layer_table_html(tables.layer_table(profile, state.network), state.units)
         not_counted = tables.paragraph(f"Not counted: {' '.join(profile.not_counted)}")

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from memviz.advice.fits import verdict_of
 from memviz.failure import PHASE_WORDS
 from memviz.models import presets
 from memviz.models.convnet import ConvBlock, ConvNet
@@ -127,13 +128,15 @@ def verdict(state: ExplorerState, estimate: Estimate) -> str:
     )
     if budget is not None:
         gap = format_bytes(abs(budget - need), units)
-        room = f"fits into {format_bytes(budget, units)} with {gap} to spare"
-        missing = f"{gap} are missing" if need > budget else "memory growth leaves it in pieces"
-        lack = f"does not fit into {format_bytes(budget, units)}: {missing}"
-        if (failed := estimate.failure) is not None:
-            asked, shape = format_bytes(failed.requested_bytes or 0, units), shape_text(failed.shape or ())
-            lack += f", and {PHASE_WORDS[failed.phase]} fails when {asked} ({shape or 'a scalar'}) are asked for"
-        text += f" and {room if fits(estimate, budget) else lack}"
+        left = f"{gap} to spare" if need <= budget else f"{gap} missing"
+        share = percent_text(estimate.completing or 0)
+        told = {
+            "yes": f"fits into {format_bytes(budget, units)} with {left}",
+            "close": f"may fit into {format_bytes(budget, units)}, with {left}: {share} of the orders that TensorFlow "
+            "may execute it in complete",
+            "no": f"does not fit into {format_bytes(budget, units)}: {_lack(estimate, need > budget, gap, units)}",
+        }
+        text += f" and {told[verdict_of(estimate, budget)]}"
     held = (decides.profile or estimate.profile).by_category()
     largest = f"{category_text(str(held.idxmax()))} is {percent_text(held.max() / held.sum())} of that peak"
     layer = max(network.plan, key=lambda each: each.parameters)
@@ -143,9 +146,12 @@ def verdict(state: ExplorerState, estimate: Estimate) -> str:
     return f"{text}; {largest}, and {name} ({layer.formula}) holds {share} of the parameters."
 
 
-def fits(estimate: Estimate, budget_bytes: int) -> bool:
-    """Whether training fits into a budget, as far as the estimate goes."""
-    return estimate.required_bytes <= budget_bytes and estimate.failure is None
+def _lack(estimate: Estimate, too_little: bool, gap: str, units: UnitSystem) -> str:
+    missing = f"{gap} are missing" if too_little else "memory growth leaves it in pieces"
+    if (failed := estimate.failure) is None:
+        return missing
+    asked, shape = format_bytes(failed.requested_bytes or 0, units), shape_text(failed.shape or ())
+    return f"{missing}, and {PHASE_WORDS[failed.phase]} fails when {asked} ({shape or 'a scalar'}) are asked for"
 
 
 @dataclass(frozen=True, kw_only=True)
