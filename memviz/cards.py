@@ -1,8 +1,8 @@
 """The cards people train on, as data (cards.json), and what TensorFlow can use of each.
 
-Nominal memory is the vendor's, in GiB; reported_mib is what TensorFlow or nvidia-smi printed for such a card in public
-logs, where one was found (a part is kept for error correction and by the driver). Compute capabilities:
-developer.nvidia.com/cuda-gpus and /cuda-legacy-gpus.
+Nominal memory is the vendor's; what CUDA sees of it is less, since the driver and error correction keep a part, and is
+what TensorFlow, PyTorch or deviceQuery printed for such a card in public logs under Linux (some only as GiB with two
+digits: good to 5 MiB). Compute capabilities: developer.nvidia.com/cuda-gpus and /cuda-legacy-gpus.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ _RESERVED_OF_NEWER = 1800 * MIB
 
 @dataclass(frozen=True)
 class Card:
-    """A card. nominal_gb: by its vendor, in GiB. reported_mib: None where no log was found. capability: compute
-    capability as text. aliases: as TensorFlow prints it. source: of the nominal memory.
+    """A card. nominal_gb: as its vendor counts. visible_mib: what CUDA sees. capability: compute capability as text.
+    aliases: other names, as TensorFlow prints them. source: where its memory is stated.
     """
 
     name: str
     nominal_gb: int
-    reported_mib: int | None
+    visible_mib: int
     capability: str
     aliases: tuple[str, ...]
     source: str
 
     @property
     def memory_bytes(self) -> int:
-        """All of its memory: as reported, else nominal."""
-        return self.reported_mib * MIB if self.reported_mib else self.nominal_gb * GIB
+        """All of its memory that CUDA sees."""
+        return self.visible_mib * MIB
 
     @property
     def usable_bytes(self) -> int:

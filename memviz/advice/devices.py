@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 def devices() -> pd.DataFrame:
     """What can be given as ``device``: this machine's devices first, then the cards memviz knows.
 
-    A row per device. Columns: ``memory`` (bytes in all: as TensorFlow or nvidia-smi reported it, else nominal),
+    A row per device. Columns: ``memory`` (bytes in all, as CUDA sees them),
     ``usable`` (bytes that TensorFlow takes at most: all but its reserve; CUDA's context and other processes come off
     it), ``capability`` (compute capability), ``here`` (whether it is in this machine), ``aliases`` (as TensorFlow
-    prints it), ``source`` (of the nominal memory).
+    prints it), ``source`` (where its memory is stated).
     Source of the reserve: tensorflow/core/common_runtime/gpu/gpu_device.cc, `MinSystemMemory`.
     """
     import pandas as pd

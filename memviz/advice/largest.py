@@ -19,13 +19,14 @@ from memviz.units import MIB, format_bytes
 
 BATCH = "batch_size"
 _GUESSES = 8  # straight lines laid through what was seen so far
+_PROVEN = 3  # so many trials have to complete, since TensorFlow draws the order of execution anew in each
 _IGNORED = 1 << 12  # so many times the lowest value and not a byte more: it does not matter
 
 
 @dataclass(frozen=True)
 class Probe:
     """One value that a search has tried. used_bytes: what it uses where there is all the room, 0 where a trial tells.
-    fits: in every order of execution that was played, or, measured, in the trial.
+    fits: in every order of execution that was played, or, measured, in every trial.
     """
 
     value: int
@@ -40,7 +41,8 @@ class Largest:
 
     value: the answer, of ``argument``; batch_size: the batch it holds for (where that was searched, the same number).
     estimated: the estimate's answer, which ``value`` is too unless trials said otherwise. probes: all that was tried,
-    in this order. trials: value -> `Trial`, where it was measured. note: what is to be known beside it.
+    in this order. trials: value -> its `Trial`s, where it was measured: three that completed, or up to the one that ran
+    out. note: what is to be known beside it.
     """
 
     argument: str
@@ -50,11 +52,11 @@ class Largest:
     budget_bytes: int
     device: str
     probes: tuple[Probe, ...] = field(repr=False)
-    trials: Mapping[int, Trial] = field(repr=False)
+    trials: Mapping[int, tuple[Trial, ...]] = field(repr=False)
     note: str = ""
 
     def __str__(self) -> str:
-        how = "measured: it ran, and the next did not" if self.trials else "estimated"
+        how = "measured: it ran each time, and the next did not" if self.trials else "estimated"
         off = f" The estimate's answer is {self.estimated:,}." if self.estimated != self.value else ""
         what = f"{self.argument} {self.value:,} is the largest that fits into the {format_bytes(self.budget_bytes)}"
         return f"{what} of {self.device!r} ({how}).{off} {self.note}".strip()
@@ -73,7 +75,8 @@ def max_batch_size(
 
     It completes in every order of execution that is played, and one more example does not: both are looked at.
     device, budget and the other keywords: as in `memviz.fits`. On the reference device a budget is whole MiB.
-    measure: also by trials: the answer is then the one that ran, and one more example ran out of memory.
+    measure: also by trials, three of each batch, since TensorFlow draws the order of execution anew in each process:
+    with the answer all ran; with one more example, one ran out of memory.
     on_probe is called with each `Probe`; an exception that it raises, or Ctrl-C, ends the search.
 
     Raises ValueError where no batch fits, where the memory does not depend on the batch, and as `memviz.estimate`
@@ -124,7 +127,7 @@ class _Search:
         self._setup = TrainingSetup.create(device=device, budget=budget_bytes // MIB * MIB, **options)
         self._seen: dict[int, Probe] = {}
         self._probes: list[Probe] = []
-        self._trials: dict[int, Trial] = {}
+        self._trials: dict[int, tuple[Trial, ...]] = {}
         self._refused: dict[int, str] = {}
 
     def answer(self, measure: bool) -> Largest:
@@ -159,12 +162,14 @@ class _Search:
 
     def _runs(self, value: int) -> bool:
         if value not in self._trials:
-            trial = RunningTrial(*self._asked(value)).wait()
-            if trial.status not in ("completed", "out_of_memory"):
-                raise RuntimeError(f"The trial with {self._argument}={value:,} does not tell: {trial.error}")
-            self._trials[value] = trial
-            self._told(Probe(value, trial.status == "completed", measured=True))
-        return self._trials[value].status == "completed"
+            tried: list[Trial] = []
+            while len(tried) < _PROVEN and all(trial.status == "completed" for trial in tried):
+                tried.append(trial := RunningTrial(*self._asked(value)).wait())
+                if trial.status not in ("completed", "out_of_memory"):
+                    raise RuntimeError(f"The trial with {self._argument}={value:,} does not tell: {trial.error}")
+            self._trials[value] = tuple(tried)
+            self._told(Probe(value, tried[-1].status == "completed", measured=True))
+        return self._trials[value][-1].status == "completed"
 
     def _asked(self, value: int) -> tuple[Network, TrainingSetup]:
         setup = replace(self._setup, batch_size=value) if self._argument == BATCH else self._setup
@@ -214,7 +219,7 @@ class _Search:
             high = guess
             while not fits(low := max(high - step, self._lowest)):
                 if low == self._lowest:
-                    raise ValueError(f"Not even {self._argument}={low:,} ran: {self._trials[low].error}")
+                    raise ValueError(f"Not even {self._argument}={low:,} ran: {self._trials[low][-1].error}")
                 high, step = low, 2 * step
         while high - low > 1:
             middle = (low + high) // 2

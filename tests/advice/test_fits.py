@@ -51,17 +51,21 @@ def test_a_card_has_the_memory_that_tensorflow_can_use():
 def test_devices_are_this_machine_s_and_the_cards():
     table = memviz.devices()
     assert table.loc["reference", "here"]
-    assert table.loc["H100", "usable"] == 80 * 1024 * MIB - 1800 * MIB
+    assert table.loc["H100", "usable"] == (81090 - 1800) * MIB
     assert (table["usable"] < table["memory"]).all()
     assert table[~table["here"]]["source"].str.startswith("https://").all()
 
 
 def test_the_largest_batch_ran_and_one_more_did_not():
-    found = memviz.max_batch_size(presets.digits, budget="30 MiB", measure=True, **ON)
-    assert found.trials[found.value].status == "completed"
-    assert found.trials[found.value + 1].status == "out_of_memory"
+    def mlp():  # of which every order of execution needs the same
+        stack = [keras.layers.Dense(512, "relu"), keras.layers.Dense(10, "softmax")]
+        return keras.Sequential([keras.Input((784,)), *stack])
+
+    found = memviz.max_batch_size(mlp, budget="16 MiB", measure=True, **ON)
+    assert [trial.status for trial in found.trials[found.value]] == 3 * ["completed"]
+    assert found.trials[found.value + 1][-1].status == "out_of_memory"
     assert found.batch_size == found.value
-    assert 0 <= found.value - found.estimated <= max(1, 0.03 * found.value)
+    assert 0 <= found.value - found.estimated <= 1
     assert "measured: it ran" in str(found)
 
 
