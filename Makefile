@@ -1,5 +1,5 @@
 # make lab      JupyterLab, opened on the explorer
-# make test     the tests: at most 6 GiB of memory, no GPU; browser tests are skipped without Chromium
+# make test     the tests, two files at a time: at most 8 GiB of memory, no GPU; browser tests need Chromium
 # make soak     the tests that take long: hundreds of trials
 # make bench    accuracy and speed, with what needs more memory
 # make lint     ruff and mypy
@@ -15,7 +15,7 @@ lab: .venv/installed
 	    $(if $(filter 0,$(shell id -u)),--allow-root) $(ARGS)
 
 test: .venv/installed-dev
-	$(PYTHON_IN_VENV) -m pytest $(ARGS)
+	$(PYTHON_IN_VENV) -m pytest -n 2 --dist loadfile $(ARGS)
 
 soak: .venv/installed-dev
 	$(PYTHON_IN_VENV) -m pytest -m soak $(ARGS)

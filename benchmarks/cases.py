@@ -87,7 +87,7 @@ REPORTS = [
     Report("C02", "VGG16, padded explicitly", padded_vgg16, 16, 4 * GIB, False, SGD),
     Report("C02", "VGG16, padded explicitly", partial(padded_vgg16, 2), 64, int(3.55 * GIB), False, SGD),
     Report("C04", "U-Net", unet, 1, int(3.2 * GIB), True, factor=1),
-    Report("C04", "U-Net, evaluated by 32", unet, 1, int(3.2 * GIB), False, factor=1, phase="evaluation"),
+    Report("C04", "U-Net, evaluated by 32", unet, 1, int(3.2 * GIB), False, factor=1, phase="evaluate"),
     Report("C08", "SSD300", ssd300, 32, 7_510_566_502, False, SGD, 1),
     *pair("C10", "YOLOv3, all trained", yolo3, "GTX 1080 Ti", 32, 10),
     Report("C10", "YOLOv3, all trained", yolo3, 4, "GTX 1080 Ti", True),
