@@ -104,6 +104,7 @@ def yolo3(side: int = 416, frozen: bool = False) -> keras.Model:
     last = {id(head._keras_history.operation) for head in heads}
     for layer in model.layers:
         layer.trainable = not frozen or id(layer) in last
+    model.compile("adam", 3 * ["mse"])  # in place of its own loss, which adds little beside the body
     return model
 
 
@@ -120,7 +121,7 @@ def densenet(depth: int, growth: int) -> keras.Model:
             filters += growth
         x = layers.ReLU()(layers.BatchNormalization()(x))
         if stage < 2:
-            x = layers.AveragePooling2D()(layers.Conv2D(filters, 1, use_bias=False)(x))
+            x = layers.AveragePooling2D(2)(layers.Conv2D(filters, 1, use_bias=False)(x))
     x = layers.GlobalAveragePooling2D()(x)
     return keras.Model(start, layers.Dense(10, "softmax")(x), name=f"densenet_{depth}_{growth}")
 

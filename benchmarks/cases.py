@@ -1,6 +1,6 @@
 """Public reports of who ran out of memory and who did not, beside what memviz says of the same network and card.
 
-    python benchmarks/cases.py
+    python benchmarks/cases.py [--only CASE]
 
 Every line is one training that somebody reported: it ran, or it ran out. A verdict agrees with a report of TensorFlow
 1.x, whose graphs and kernels were others, where what is required lies within a factor of 1.5 of the right side of what
@@ -11,6 +11,7 @@ and its verdict disagree.
 
 from __future__ import annotations
 
+import argparse
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -114,36 +115,57 @@ def required(network: Any, batch_size: int, optimizer: Any = "adam") -> int:
     ).required_bytes
 
 
-def orders() -> list[tuple[str, bool]]:
-    """What the reports say in order."""
+def frozen_body() -> tuple[str, bool]:
     frozen, trained = required(partial(yolo3, frozen=True), 8), required(yolo3, 8)
-    few = {"jit_compile": False, "device": "RTX 2080 Ti"}
-    b4 = memviz.max_batch_size(application("EfficientNetB4", 380), **few).batch_size
-    v3 = memviz.max_batch_size(application("InceptionV3", 299), **few).batch_size
+    return f"a frozen body needs less: {format_bytes(frozen)} of {format_bytes(trained)}", frozen < 0.5 * trained
+
+
+def fewer_parameters() -> tuple[str, bool]:
+    where = {"jit_compile": False, "device": "RTX 2080 Ti"}
+    b4, v3 = (
+        memviz.max_batch_size(application(name, side), **where).batch_size
+        for name, side in (("EfficientNetB4", 380), ("InceptionV3", 299))
+    )
+    return f"largest batch of InceptionV3 {v3}, of EfficientNetB4 {b4}; reported 64 and 8", 8 / OLD < v3 / b4 < 8 * OLD
+
+
+def slots() -> tuple[str, bool]:
     adam, sgd = required(wide_autoencoder, 1), required(wide_autoencoder, 1, "sgd")
+    holds = adam > 10e9 and 5e9 <= sgd < OLD * 5e9
+    return f"over 10 GB with Adam ({format_bytes(adam, 'decimal')}), 5 with SGD ({format_bytes(sgd, 'decimal')})", holds
+
+
+def smaller_batch() -> tuple[str, bool]:
     one, many = required(flattened_pixels, 1), required(flattened_pixels, 8)
+    return f"a smaller batch hardly helps: {format_bytes(one)} at 1, {format_bytes(many)} at 8", many < 1.25 * one
+
+
+def deeper() -> tuple[str, bool]:
     large, small = required(DENSENET_100, 16, SGD), required(DENSENET_40, 16, SGD)
-    return [
-        (f"C10: a frozen body needs less: {format_bytes(frozen)} of {format_bytes(trained)}", frozen < 0.5 * trained),
-        (f"C13: largest batch of InceptionV3 {v3}, of EfficientNetB4 {b4}; reported 64 and 8", v3 / b4 > 8 / OLD),
-        (f"C15: over 10 GB with Adam ({format_bytes(adam)}), 5 GB with SGD ({format_bytes(sgd)})",
-         adam > 10e9 and 5e9 <= sgd < OLD * 5e9),
-        (f"C25: a smaller batch does not help: {format_bytes(one)} at 1, {format_bytes(many)} at 8", many < 1.25 * one),
-        (f"C53: the deeper one needs more: {format_bytes(large)}, {format_bytes(small)}", large > 2 * small),
-    ]  # fmt: skip
+    return f"the deeper one needs more: {format_bytes(large)}, {format_bytes(small)}", large > 2 * small
+
+
+# What the reports say in order.
+ORDERS = {"C10": frozen_body, "C13": fewer_parameters, "C15": slots, "C25": smaller_batch, "C53": deeper}
 
 
 def main() -> int:
-    lines: list[tuple[str, bool]] = []
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", default="", help="the case of this number")
+    only = parser.parse_args().only
+    agree: list[bool] = []
     print(f"{'case':5}{'network':34}{'batch':>6} {'card':16}{'usable':>11}{'required':>11}{'':10}memviz reported")
-    for report in REPORTS:
-        lines.append(report.line())
-        print(lines[-1][0] + ("" if lines[-1][1] else "DISAGREES"), flush=True)
-    for text, holds in orders():
-        lines.append((text, holds))
-        print(f"{'ok' if holds else 'DISAGREES'}: {text}", flush=True)
-    print(f"{sum(holds for _, holds in lines)} of {len(lines)} agree")
-    return 0 if all(holds for _, holds in lines) else 1
+    for report in (report for report in REPORTS if only in report.case):
+        text, holds = report.line()
+        print(text + ("" if holds else "DISAGREES"), flush=True)
+        agree.append(holds)
+    for case, order in ORDERS.items():
+        if only in case:
+            text, holds = order()
+            print(f"{case} {text}{'' if holds else '  DISAGREES'}", flush=True)
+            agree.append(holds)
+    print(f"{sum(agree)} of {len(agree)} agree")
+    return 0 if all(agree) else 1
 
 
 if __name__ == "__main__":
