@@ -21,7 +21,7 @@ from zoo import ROWS, Row
 import memviz
 from memviz.units import MIB, format_bytes
 
-FACTORS = (1.0, 1.7, 3.0)
+FACTORS = (1.2, 1.7, 3.0)
 TOLERANCE = 0.03
 NAMES = (
     "bird_audio_pooled", "bird_audio_global_pool", "digits", "normed", "MLP", "U-Net", "3-D convolutions", "separable",
