@@ -182,12 +182,13 @@ class _Search:
         return probe
 
     def _guess(self) -> int:
-        """About where the budget is used up, by straight lines through the two values nearest to it."""
+        """About where the budget is used up, by straight lines through the values on both sides of it."""
         budget, guess = self._setup.budget_bytes or 0, 2 * self._lowest
         for _ in range(_GUESSES):
             fits = self._fits(guess)
             known = sorted((p.value, p.used_bytes) for p in self._seen.values() if p.used_bytes)
-            (low, used), (high, more) = sorted(sorted(known, key=lambda each: abs(each[1] - budget))[:2])
+            over = next((n for n, (_, used) in enumerate(known) if used > budget), len(known) - 1)
+            (low, used), (high, more) = known[max(over - 1, 0)], known[max(over, 1)]  # on both sides, else the nearest
             if more <= used:  # nothing seen of it yet
                 self._check_it_matters(guess, more)
                 following = 16 * guess

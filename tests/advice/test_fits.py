@@ -69,6 +69,17 @@ def test_the_largest_batch_ran_and_one_more_did_not():
     assert "measured: it ran" in str(found)
 
 
+def test_the_first_examples_may_need_next_to_nothing_more():
+    def wide():  # the step's peak is its update, until the batch is large
+        stack = [keras.layers.Dense(512, "relu"), keras.layers.Dense(512, "relu"), keras.layers.Dense(10, "softmax")]
+        return keras.Sequential([keras.Input((784,)), *stack])
+
+    required = memviz.estimate(wide, batch_size=64, jit_compile=False, **ON).required_bytes
+    found = memviz.max_batch_size(wide, budget=int(1.2 * required), jit_compile=False, **ON)
+    assert found.value > 64
+    assert len(found.probes) < 25
+
+
 @pytest.mark.parametrize("budget", ["26 MiB", "41 MiB", "333 MiB"])
 def test_the_search_finds_the_edge(budget):
     told = []
