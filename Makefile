@@ -1,5 +1,6 @@
 # make lab      JupyterLab, opened on the explorer
-# make test     the tests, two files at a time: at most 8 GiB of memory, no GPU; browser tests need Chromium
+# make test     the tests, two files at a time: at most 8 GiB of memory, no GPU
+#               (browser tests are skipped without Chromium)
 # make soak     the tests that take long: hundreds of trials
 # make bench    accuracy and speed, with what needs more memory
 # make lint     ruff and mypy

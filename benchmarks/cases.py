@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -22,6 +22,7 @@ from memviz.setup import REFERENCE_ENVIRONMENT
 
 os.environ.update(REFERENCE_ENVIRONMENT)  # before TensorFlow is imported
 
+from bars import kept
 from case_networks import (
     application,
     densenet,
@@ -63,9 +64,9 @@ class Report:
         fit = memviz.fits(
             self.network, batch_size=self.batch_size, optimizer=self.optimizer, jit_compile=False, **where
         )
-        required = memviz.estimate(
-            self.network, batch_size=self.batch_size, optimizer=self.optimizer, jit_compile=False, device="GPU:0"
-        ).phases[self.phase].peak_bytes if self.phase else fit.required_bytes  # fmt: skip
+        required = fit.required_bytes
+        if self.phase:
+            required = estimated(self.network, self.batch_size, self.optimizer).phases[self.phase].peak_bytes
         share = required / fit.budget_bytes
         agree = share <= self.factor if self.ran else share >= 1 / self.factor
         verdict = fit.verdict if not self.phase else ("no" if share > 1 else "yes")
@@ -78,10 +79,7 @@ class Report:
 
 def pair(case: str, what: str, network: Any, has: str | int, fails: int, works: int, **more: Any) -> list[Report]:
     """The batch that ran out, and the one that ran."""
-    return [
-        Report(case, what, network, size, has, ran, **more)
-        for size, ran in ((fails, False), (works, True)) if size
-    ]  # fmt: skip
+    return [Report(case, what, network, size, has, ran, **more) for size, ran in ((fails, False), (works, True))]
 
 
 REPORTS = [
@@ -109,10 +107,12 @@ REPORTS = [
 ]
 
 
+def estimated(network: Any, batch_size: int, optimizer: Any = "adam") -> memviz.Estimate:
+    return memviz.estimate(network, batch_size=batch_size, optimizer=optimizer, jit_compile=False, device="GPU:0")
+
+
 def required(network: Any, batch_size: int, optimizer: Any = "adam") -> int:
-    return memviz.estimate(
-        network, batch_size=batch_size, optimizer=optimizer, jit_compile=False, device="GPU:0"
-    ).required_bytes
+    return estimated(network, batch_size, optimizer).required_bytes
 
 
 def frozen_body() -> tuple[str, bool]:
@@ -149,23 +149,20 @@ def deeper() -> tuple[str, bool]:
 ORDERS = {"C10": frozen_body, "C13": fewer_parameters, "C15": slots, "C25": smaller_batch, "C53": deeper}
 
 
+def lines(only: str) -> Iterator[tuple[str, bool]]:
+    yield from (report.line() for report in REPORTS if only in report.case)
+    for case, order in ORDERS.items():
+        if only in case:
+            text, holds = order()
+            yield f"{case} {text}", holds
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", default="", help="the case of this number")
     only = parser.parse_args().only
-    agree: list[bool] = []
     print(f"{'case':5}{'network':34}{'batch':>6} {'card':16}{'usable':>11}{'required':>11}{'':10}memviz reported")
-    for report in (report for report in REPORTS if only in report.case):
-        text, holds = report.line()
-        print(text + ("" if holds else "DISAGREES"), flush=True)
-        agree.append(holds)
-    for case, order in ORDERS.items():
-        if only in case:
-            text, holds = order()
-            print(f"{case} {text}{'' if holds else '  DISAGREES'}", flush=True)
-            agree.append(holds)
-    print(f"{sum(agree)} of {len(agree)} agree")
-    return 0 if all(agree) else 1
+    return kept(lines(only), "agree", "DISAGREES")
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from keras.src.backend.common import global_state
 from keras.src.backend.tensorflow.core import Variable
 
 from memviz.models import presets
-from memviz.models.abstract import abstract_weights, is_abstract
+from memviz.models.abstract import abstract_weights, is_abstract, storage
 from memviz.models.training import build_slots, make_optimizer
 from memviz.setup import OPTIMIZERS
 
@@ -237,3 +237,16 @@ def test_two_threads_may_leave_in_any_order():
     thread.join()
     assert left.is_set()
     assert Variable._initialize is original
+
+
+def test_storage_is_there_for_a_while_and_then_given_back():
+    def in_use():
+        return tf.config.experimental.get_memory_info("CPU:0")["current"]
+
+    with abstract_weights() as made:
+        kernel = keras.layers.Dense(512)
+        kernel.build((None, 1024))
+        before = in_use()
+        with storage(made):
+            assert in_use() - before >= 512 * 1024 * 4
+        assert in_use() - before < 512 * 1024 * 4

@@ -127,16 +127,7 @@ def verdict(state: ExplorerState, estimate: Estimate) -> str:
         f"{category_text(decides.name)} decides{f'; peak {lies}' if lies else ''})"
     )
     if budget is not None:
-        gap = format_bytes(abs(budget - need), units)
-        left = f"{gap} to spare" if need <= budget else f"{gap} missing"
-        share = percent_text(estimate.completing or 0)
-        told = {
-            "yes": f"fits into {format_bytes(budget, units)} with {left}",
-            "close": f"may fit into {format_bytes(budget, units)}, with {left}: {share} of the orders that TensorFlow "
-            "may execute it in complete",
-            "no": f"does not fit into {format_bytes(budget, units)}: {_lack(estimate, need > budget, gap, units)}",
-        }
-        text += f" and {told[verdict_of(estimate, budget)]}"
+        text += f" and {_fit(estimate, budget, units)}"
     held = (decides.profile or estimate.profile).by_category()
     largest = f"{category_text(str(held.idxmax()))} is {percent_text(held.max() / held.sum())} of that peak"
     layer = max(network.plan, key=lambda each: each.parameters)
@@ -146,12 +137,21 @@ def verdict(state: ExplorerState, estimate: Estimate) -> str:
     return f"{text}; {largest}, and {name} ({layer.formula}) holds {share} of the parameters."
 
 
-def _lack(estimate: Estimate, too_little: bool, gap: str, units: UnitSystem) -> str:
-    missing = f"{gap} are missing" if too_little else "memory growth leaves it in pieces"
+def _fit(estimate: Estimate, budget: int, units: UnitSystem) -> str:
+    need, has = estimate.required_bytes, format_bytes(budget, units)
+    gap, verdict = format_bytes(abs(budget - need), units), verdict_of(estimate, budget)
+    if verdict == "yes":
+        return f"fits into {has} with {gap} to spare"
+    if verdict == "close":
+        left, share = "to spare" if need <= budget else "missing", percent_text(estimate.completing or 0)
+        return (
+            f"may fit into {has}, with {gap} {left}: {share} of the orders that TensorFlow may execute it in complete"
+        )
+    text = f"does not fit into {has}: {f'{gap} are missing' if need > budget else 'memory growth leaves it in pieces'}"
     if (failed := estimate.failure) is None:
-        return missing
+        return text
     asked, shape = format_bytes(failed.requested_bytes or 0, units), shape_text(failed.shape or ())
-    return f"{missing}, and {PHASE_WORDS[failed.phase]} fails when {asked} ({shape or 'a scalar'}) are asked for"
+    return f"{text}, and {PHASE_WORDS[failed.phase]} fails when {asked} ({shape or 'a scalar'}) are asked for"
 
 
 @dataclass(frozen=True, kw_only=True)
