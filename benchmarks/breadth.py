@@ -52,6 +52,14 @@ def two_ends() -> keras.Model:
     return model
 
 
+def measured_by() -> keras.Model:
+    """Compiled with metrics, one of which holds a table of thresholds by examples."""
+    model = small()
+    one_hot = ["categorical_accuracy", keras.metrics.AUC(), keras.metrics.TopKCategoricalAccuracy(3)]
+    model.compile("adam", "categorical_crossentropy", metrics=one_hot, weighted_metrics=[keras.metrics.F1Score()])
+    return model
+
+
 def siamese() -> keras.Model:
     """One network, called twice."""
     shared = keras.Sequential([
@@ -196,5 +204,8 @@ _ROWS = [
     *(Row(SMALL, small, 32, dtype_policy=policy) for policy in POLICIES),
     *(Row(name, build, batch_size) for name, (build, batch_size) in NETWORKS.items()),
     Row("text", NETWORKS["text"][0], 32, "sgd"),
+    Row(f"{SMALL}, metrics", measured_by, 256),
+    Row(f"{SMALL}, sample weights", small, 32, sample_weight=True),
+    Row("two ends, sample weights", two_ends, 32, sample_weight=True),
 ]
 BREADTH = tuple(row.as_validation() if number % 3 == 2 else row for number, row in enumerate(_ROWS))

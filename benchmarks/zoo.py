@@ -25,6 +25,7 @@ class Row:
     optimizer: str | Callable[[], Any] = "adam"
     validation: bool = False
     dtype_policy: str | None = None
+    sample_weight: bool = False
 
     @property
     def key(self) -> str:
@@ -37,7 +38,7 @@ class Row:
         """What `memviz.estimate` and `memviz.measure` take beside the network."""
         optimizer = self.optimizer if isinstance(self.optimizer, str) else self.optimizer()
         told = {"batch_size": self.batch_size, "optimizer": optimizer, "dtype_policy": self.dtype_policy}
-        return told | {"jit_compile": jit_compile, "device": "reference"}
+        return told | {"sample_weight": self.sample_weight, "jit_compile": jit_compile, "device": "reference"}
 
     def as_validation(self) -> Row:
         """The same, on which no rule is learnt."""

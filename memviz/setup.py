@@ -16,7 +16,8 @@ from memviz.units import MIB, TIB, format_bytes, parse_bytes
 
 # Keras' own names, written down so that a mistake is found without importing TensorFlow; a test holds them equal.
 _NAMES = json.loads(Path(__file__).with_name("keras_names.json").read_text())
-OPTIMIZERS, LOSSES = tuple(_NAMES["optimizers"]), tuple(_NAMES["losses"])
+OPTIMIZER_CLASSES: Mapping[str, str] = _NAMES["optimizers"]
+OPTIMIZERS, LOSSES = tuple(OPTIMIZER_CLASSES), tuple(_NAMES["losses"])
 DTYPE_POLICIES = ("float32", "float64", "float16", "bfloat16", "mixed_float16", "mixed_bfloat16")
 
 INFERENCE = {"evaluate": "test", "predict": "predict"}  # phase -> Keras' name of its step
@@ -50,6 +51,7 @@ class TrainingSetup:
     memory_growth: False: one region taken at the start, as on a GPU by default; True: regions that grow on demand.
     inputs: what a model takes that does not know it yet: TensorSpecs or arrays of a batch, in the model's structure.
     Kept as text for one example, such as "float32[32,32,3]"; None: the model knows.
+    sample_weight: whether each example comes with a weight, as by sample_weight or class_weight of Keras' fit.
 
     Raises ValueError (TypeError for a wrong type) with the value, what is allowed, and the way out.
     """
@@ -63,6 +65,7 @@ class TrainingSetup:
     budget_bytes: int | None = None
     memory_growth: bool = False
     inputs: Any = None
+    sample_weight: bool = False
 
     def __post_init__(self) -> None:
         kept: dict[str, Any] = {"batch_size": whole_number("batch_size", self.batch_size)}
@@ -76,8 +79,9 @@ class TrainingSetup:
             kept["inputs"] = _of_one_example(self.inputs)
         for name, value in kept.items():
             object.__setattr__(self, name, value)
-        if not isinstance(self.memory_growth, bool):
-            raise TypeError(f"memory_growth is True or False, not {self.memory_growth!r}.")
+        for name in ("memory_growth", "sample_weight"):
+            if not isinstance(value := getattr(self, name), bool):
+                raise TypeError(f"{name} is True or False, not {value!r}.")
         if not (isinstance(self.jit_compile, bool) or self.jit_compile == "auto"):
             raise ValueError(f"jit_compile={self.jit_compile!r} is not known; it is True, False or 'auto'.")
         if self.dtype_policy not in (None, *DTYPE_POLICIES):

@@ -104,6 +104,7 @@ def test_describe_is_plain_data():
     assert json.loads(json.dumps(setup.describe())) == {
         "batch_size": 4, "optimizer": "Adam", "loss": "my_loss", "dtype_policy": None, "jit_compile": "auto",
         "device": None, "budget_bytes": 10**9, "memory_growth": False, "inputs": None,
+        "sample_weight": False,
     }  # fmt: skip
 
 

@@ -117,7 +117,7 @@ class _Adviser:
         self._network, self._setup, self._on_change = network, setup, on_change
         self._now = fit_of(network, setup)
         if setup.optimizer is None:  # the one it was compiled with
-            own = network.optimizer or self._now.estimate.profile.setup["optimizer"]
+            own = network.compiled.optimizer or self._now.estimate.profile.setup["optimizer"]
             self._setup = replace(setup, optimizer=own)
 
     def advice(self) -> Advice:

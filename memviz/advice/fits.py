@@ -69,7 +69,8 @@ def fits(
     device: "reference", "GPU:0", or a card of `memviz.devices()` such as "T4", of which TensorFlow's reserve is taken
     off; None: this machine's GPU, else the reference device. budget: bytes, text such as "9513 MiB", or a share of the
     device's memory such as "40 %"; None: what TensorFlow can use of the device. The other keywords are those of
-    `memviz.estimate`: optimizer, loss, dtype_policy, jit_compile, inputs, memory_growth.
+    `memviz.estimate`: optimizer, loss, dtype_policy, jit_compile, inputs, memory_growth,
+    sample_weight.
 
     Raises ValueError or TypeError as `memviz.estimate` does.
     """

@@ -19,7 +19,7 @@ from memviz.units import MIB, format_bytes
 
 BATCH = "batch_size"
 _GUESSES = 8  # straight lines laid through what was seen so far
-_PROVEN = 3  # so many trials have to complete, since TensorFlow draws the order of execution anew in each
+_PROVEN = 5  # so many trials have to complete, since TensorFlow draws the order of execution anew in each
 _IGNORED = 1 << 12  # so many times the lowest value and not a byte more: it does not matter
 
 
@@ -41,7 +41,7 @@ class Largest:
 
     value: the answer, of ``argument``; batch_size: the batch it holds for (where that was searched, the same number).
     estimated: the estimate's answer, which ``value`` is too unless trials said otherwise. probes: all that was tried,
-    in this order. trials: value -> its `Trial`s, where it was measured: three that completed, or up to the one that ran
+    in this order. trials: value -> its `Trial`s, where it was measured: five that completed, or up to the one that ran
     out. note: what is to be known beside it.
     """
 
@@ -75,7 +75,7 @@ def max_batch_size(
 
     It completes in every order of execution that is played, and one more example does not: both are looked at.
     device, budget and the other keywords: as in `memviz.fits`. On the reference device a budget is whole MiB.
-    measure: also by trials, three of each batch, since TensorFlow draws the order of execution anew in each process:
+    measure: also by trials, five of each batch, since TensorFlow draws the order of execution anew in each process:
     with the answer all ran; with one more example, one ran out of memory.
     on_probe is called with each `Probe`; an exception that it raises, or Ctrl-C, ends the search.
 

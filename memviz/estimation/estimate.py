@@ -211,8 +211,7 @@ def _traced_step(
     """The graph of a step, or XLA's program of it, what is fed to it, the name scopes it was traced in, and how many
     bytes TensorFlow keeps of the tracing.
     """
-    features, labels = batch_specs(model, batch_size, setup.inputs)
-    specs = (features,) if kind == "predict" else (features, labels)
+    specs = batch_specs(model, batch_size, setup.inputs, setup.sample_weight)[: 1 if kind == "predict" else None]
     try:
         with scopes_noted(model) as scopes:
             step = step_function(model, kind)

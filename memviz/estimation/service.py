@@ -104,6 +104,7 @@ def estimate(
     device: str | None = None,
     budget: int | str | None = None,
     memory_growth: bool = False,
+    sample_weight: bool = False,
 ) -> Estimate:
     """The estimated memory of training ``network``, in bytes of the allocator, without allocating it.
 
@@ -118,8 +119,9 @@ def estimate(
     jit_compile: True takes XLA's own plan of the step, compiled for the reference device and not run, which takes
     seconds, or minutes for large networks; "auto" is Keras' rule, which compiles nothing on the reference device.
     batch_size: examples per step. optimizer, loss: None for what the model is compiled with, else Adam and a loss that
-    suits the output. inputs: for subclassed models and unknown shapes,
-    TensorSpecs or arrays of a batch.
+    suits the output; the metrics are those of the model's own compile. inputs: for subclassed models and unknown
+    shapes, TensorSpecs or arrays of a batch. sample_weight: whether each example comes with a weight, as by
+    sample_weight or class_weight of Keras' fit.
 
     Raises ValueError or TypeError, in one sentence, for what is not possible: an unknown name, a network that cannot
     be built, traced or compiled, an input shape that is not known, XLA (jit_compile=True) for a GPU.
@@ -128,5 +130,6 @@ def estimate(
     setup = TrainingSetup.create(
         batch_size=batch_size, optimizer=optimizer, loss=loss, dtype_policy=dtype_policy, jit_compile=jit_compile,
         device=device, budget=budget_of(budget, device), memory_growth=memory_growth, inputs=inputs,
+        sample_weight=sample_weight,
     )  # fmt: skip
     return shared_service().estimate(Network.of(network), setup, inference=True)

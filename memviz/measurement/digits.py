@@ -22,11 +22,14 @@ class Batches:
 
     Labels, by their shape: class numbers are the digit modulo the number of classes; (batch, 1) is 1 for digits from
     5 on, else 0; (batch, n) is one-hot, the digit modulo n; an image is the digit's own image; else digit / 9.
+    Sample weights are 1 for the digits 0 to 4, and 2 for the others.
     """
 
-    def __init__(self, features: Any, labels: Any, classes: Sequence[int]) -> None:
-        """features, labels: structures of TensorSpecs. classes: per label, the last size of its output."""
-        self._features, self._labels, self._classes = features, labels, classes
+    def __init__(self, features: Any, labels: Any, classes: Sequence[int], weights: Any = None) -> None:
+        """features, labels: structures of TensorSpecs; weights: one, or None. classes: per label, the last size of its
+        output.
+        """
+        self._features, self._labels, self._classes, self._weights = features, labels, classes, weights
         self._random = np.random.default_rng(0)
         self._images: np.ndarray | None = None
         self._targets = self._random.integers(0, 10, size=1797)
@@ -40,14 +43,21 @@ class Batches:
             size = " x ".join(str(n) for n in features.shape[1:])
             self.description = f"scikit-learn's {len(self._targets):,} handwritten digits, resized from 8 x 8 to {size}"
 
-    def batch(self, step: int) -> tuple[Any, Any]:
-        """(features, labels) of a step, counted from 0; after the last digit comes the first again."""
+    def batch(self, step: int) -> tuple[Any, ...]:
+        """(features, labels), or with sample weights, of a step, counted from 0; after the last digit comes the first
+        again.
+        """
         size = keras.tree.flatten(self._features)[0].shape[0]
         chosen = np.arange(step * size, (step + 1) * size) % len(self._targets)
         features = keras.tree.map_structure(lambda spec: self._feature(spec, chosen), self._features)
         specs = keras.tree.flatten(self._labels)
         labels = [self._label(spec, n, chosen) for spec, n in zip(specs, self._classes, strict=True)]
-        return features, keras.tree.pack_sequence_as(self._labels, labels)
+        batch = features, keras.tree.pack_sequence_as(self._labels, labels)
+        if self._weights is None:
+            return batch
+        weights = _empty(self._weights)
+        weights[...] = 1 + (self._targets[chosen] >= 5)
+        return *batch, weights
 
     def _feature(self, spec: Any, chosen: np.ndarray) -> np.ndarray:
         out = _empty(spec)

@@ -30,7 +30,8 @@ class FedBatches:
 
     def __init__(self, connection: Connection, model: Any, setup: TrainingSetup, say: Callable[..., None]) -> None:
         self._connection, self._say = connection, say
-        self._features, self._labels = batch_specs(model, setup.batch_size, setup.inputs)
+        self._features, self._labels = batch_specs(model, setup.batch_size, setup.inputs)[:2]
+        self._weighted = setup.sample_weight
         taken, outputs = ends(model, setup.inputs)
         self._names = [tensor.name for tensor in keras.tree.flatten(taken)]
         self._classes = [output.shape[-1] for output in keras.tree.flatten(outputs)]
@@ -60,6 +61,11 @@ class FedBatches:
         features = self._in_the_models_structure(features)
         self._check_features(features, step)
         self._check_labels(others[0], step)
+        if step == 0 and (weighted := len(others) > 1) != self._weighted:
+            has = "has sample weights" if weighted else "has no sample weights"
+            self._say(
+                "note", text=f"The data {has}; the estimate of this training is that of sample_weight={weighted}."
+            )
         return (features, *others)
 
     def _received(self) -> tuple[str, Any]:

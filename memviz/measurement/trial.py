@@ -56,6 +56,7 @@ def measure(
     device: str | None = None,
     budget: int | str | None = None,
     memory_growth: bool = False,
+    sample_weight: bool = False,
     steps: int = 5,
     record: bool = False,
     data: Any = None,
@@ -65,7 +66,7 @@ def measure(
 ) -> Trial:
     """Train ``network`` for a few real steps in a child process and report the memory it took.
 
-    The keywords up to memory_growth are `TrainingSetup`'s; budget is bytes or text such as ``"9513 MiB"``, or a share
+    The keywords up to sample_weight are `TrainingSetup`'s; budget is bytes or text such as ``"9513 MiB"``, or a share
     of the device's memory (for the reference device, of the host's) such as ``"40 %"``.
     steps: how many are run; what is steady begins with the third.
     record: also every allocation of the build, the first and the fourth step, as profiles (there are four steps then
@@ -90,6 +91,7 @@ def measure(
     setup = TrainingSetup.create(
         batch_size=batch_size, optimizer=optimizer, loss=loss, dtype_policy=dtype_policy, jit_compile=jit_compile,
         device=device, budget=budget_of(budget, device), memory_growth=memory_growth, inputs=inputs,
+        sample_weight=sample_weight,
     )  # fmt: skip
     return RunningTrial(
         network, setup, steps=steps, record=record, data=data, inference=inference, timeout=timeout, on_event=on_event

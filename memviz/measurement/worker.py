@@ -122,7 +122,8 @@ class _Trainer:
         if self._request["fed"]:
             return FedBatches(inherited(2), model, setup, lambda kind, **told: self._send({"kind": kind, **told}))
         classes = [output.shape[-1] for output in keras.tree.flatten(ends(model, setup.inputs)[1])]
-        return Batches(*batch_specs(model, setup.batch_size, setup.inputs), classes)
+        features, labels, *weights = batch_specs(model, setup.batch_size, setup.inputs, setup.sample_weight)
+        return Batches(features, labels, classes, *weights)
 
     def _train(self, model: Any, batches: Any) -> None:
         step = step_function(model)

@@ -24,16 +24,40 @@ _BOLD = re.compile(r"\x1b\[\d+m")  # and its end
 
 
 @dataclass(frozen=True)
+class Compiled:
+    """What a model was compiled with, as objects or as serialized configs; None: with none."""
+
+    loss: Any = None
+    optimizer: Any = None
+    loss_weights: Any = None
+    metrics: Any = None
+    weighted_metrics: Any = None
+
+    @classmethod
+    def of(cls, model: keras.Model) -> Compiled:
+        """What a user's model was compiled with, if it was; the objects themselves."""
+        if not model.compiled:
+            return cls()
+        # Keras keeps the metrics as they were given nowhere else (3.13); a `compile` of one's own may not call Keras'.
+        given = getattr(getattr(model, "_compile_config", None), "config", {})
+        others = {name: given.get(name) for name in ("loss_weights", "metrics", "weighted_metrics")}
+        return cls(model.loss, model.optimizer, **others)
+
+    def serialized(self) -> Compiled:
+        """The same as serialized configs."""
+        return Compiled(**{field.name: serialized(getattr(self, field.name)) for field in dataclasses.fields(self)})
+
+
+@dataclass(frozen=True)
 class Network:
     """A `ConvNet`, a function that returns a `keras.Model`, or a model's config. Every `build` makes a fresh model.
 
-    loss, optimizer: the serialized ones that a given model was compiled with. default_policy: the caller's global dtype
-    policy, which a child process would not know. edits: changes made in the built model, by name (models/edits.py).
+    compiled: what a given model was compiled with, serialized. default_policy: the caller's global dtype policy, which
+    a child process would not know. edits: changes made in the built model, by name (models/edits.py).
     """
 
     source: ConvNet | Callable[[], Any] | Mapping[str, Any]
-    loss: Any = None
-    optimizer: Any = None
+    compiled: Compiled = Compiled()
     default_policy: str = "float32"
     edits: tuple[str, ...] = ()
 
@@ -48,8 +72,7 @@ class Network:
         keras = sys.modules.get("keras")  # not imported here: without Keras there is neither a model nor a policy
         if keras is not None and isinstance(network, keras.Model):
             with _config_needed():
-                compiled = (network.loss, network.optimizer) if network.compiled else (None, None)
-                return cls(serialized(network), *map(serialized, compiled))
+                return cls(serialized(network), Compiled.of(network).serialized())
         own_class = keras is not None and isinstance(network, type) and issubclass(network, keras.Model)
         own_class = own_class and not network.__module__.startswith("keras.")
         if isinstance(network, ConvNet) or own_class or (callable(network) and not isinstance(network, type)):
@@ -59,9 +82,9 @@ class Network:
             f"not {network!r}."
         )
 
-    def build(self, dtype_policy: str | None = None) -> tuple[keras.Model, Any, Any]:
-        """A fresh Keras model, to be compiled, with ``dtype_policy`` in place of its own where one is given; and the
-        loss and optimizer that the user compiled it with, for `training` to make anew (None: with none).
+    def build(self, dtype_policy: str | None = None) -> tuple[keras.Model, Compiled]:
+        """A fresh Keras model, to be compiled, with ``dtype_policy`` in place of its own where one is given; and what
+        the user compiled it with, for `training` to make anew.
 
         Raises ValueError where the network cannot be built or is not a model; the original error is its cause.
         """
@@ -69,20 +92,21 @@ class Network:
             from memviz.models.edits import edited
 
             with abstract_weights():  # the model as it was is only read
-                model, loss, optimizer = dataclasses.replace(self, edits=()).build(dtype_policy)
-            return edited(model, self.edits), loss, optimizer
+                model, compiled = dataclasses.replace(self, edits=()).build(dtype_policy)
+            return edited(model, self.edits), compiled
         if isinstance(self.source, ConvNet):
             policy = dtype_policy or self.source.dtype_policy or self.default_policy
-            return dataclasses.replace(self.source, dtype_policy=policy).build(), None, None
+            with global_policy(policy):  # the model's own, which decides whether Keras scales its loss
+                return dataclasses.replace(self.source, dtype_policy=policy).build(), Compiled()
         if isinstance(self.source, Mapping):
-            return _rebuild(self.source, dtype_policy), self.loss, self.optimizer
+            return _rebuild(self.source, dtype_policy), self.compiled
         model = _call_builder(self.source, dtype_policy or self.default_policy)
-        loss, optimizer = (model.loss, model.optimizer) if model.compiled else (None, None)
+        compiled = Compiled.of(model)
         if any(is_abstract(variable) != building_abstractly() for variable in model.variables):
             # Made before, all of it or a part: the user's own model. It stays as it is; its config makes another.
             with _config_needed():
                 model = _rebuild(serialized(model), dtype_policy)
-        return model, loss, optimizer
+        return model, compiled
 
 
 def packed(network: Network, setup: TrainingSetup) -> str:

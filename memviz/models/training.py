@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from memviz.models.abstract import building_abstractly
 from memviz.models.network import Network, in_a_line, raise_out_of_memory, serialized
-from memviz.setup import TrainingSetup
+from memviz.setup import OPTIMIZER_CLASSES, TrainingSetup
 
 CLASS_LABEL_DTYPE = "int64"  # what numpy gives for labels, and what Keras leaves as it is
 
@@ -22,11 +22,18 @@ def compiled_model(network: Network, setup: TrainingSetup) -> keras.Model:
     Raises ValueError where the network cannot be built, its shapes are not known, the loss does not suit it, or none
     can be chosen.
     """
-    model, own_loss, own_optimizer = network.build(setup.dtype_policy)
+    model, own = network.build(setup.dtype_policy)
     _, outputs = ends(model, setup.inputs)
-    loss = make_loss(own_loss if setup.loss is None else setup.loss) or suitable_loss(outputs)
-    optimizer = make_optimizer(setup.optimizer or own_optimizer or "adam")
-    model.compile(optimizer=optimizer, loss=loss, jit_compile=setup.jit_compile)
+    loss = make_loss(own.loss if setup.loss is None else setup.loss) or suitable_loss(outputs)
+    optimizer = make_optimizer(setup.optimizer or own.optimizer or "adam")
+    others: dict[str, Any] = {
+        "metrics": _make_metrics(own.metrics),
+        "weighted_metrics": _make_metrics(own.weighted_metrics),
+    }
+    if setup.loss is None:
+        others["loss_weights"] = own.loss_weights
+    given = {name: value for name, value in others.items() if value is not None}
+    model.compile(optimizer=optimizer, loss=loss, jit_compile=setup.jit_compile, **given)
     return model
 
 
@@ -36,9 +43,12 @@ def make_optimizer(optimizer: Any) -> keras.optimizers.Optimizer:
     Raises ValueError where the config does not describe an optimizer.
     """
     if isinstance(optimizer, str):
-        classes = {name.lower(): getattr(keras.optimizers, name) for name in dir(keras.optimizers)}
-        return classes[optimizer]()
+        return getattr(keras.optimizers, OPTIMIZER_CLASSES[optimizer])()
     try:
+        # Keras finds all but Lamb by this name.
+        if isinstance(optimizer, Mapping) and optimizer.get("class_name") in OPTIMIZER_CLASSES:
+            kind = getattr(keras.optimizers, OPTIMIZER_CLASSES[optimizer["class_name"]])
+            return kind.from_config(copy.deepcopy(dict(optimizer["config"])))
         return keras.optimizers.get(copy.deepcopy(serialized(optimizer)))  # Keras changes the config it reads
     except Exception as error:
         raise ValueError(f"The optimizer {optimizer!r} cannot be made anew: {in_a_line(error)}") from error
@@ -65,6 +75,32 @@ def make_loss(loss: Any) -> Any:
         ) from error
 
 
+def _make_metrics(metrics: Any) -> Any:
+    """The metrics a model was compiled with, anew: none shares its state with the user's. Names and functions are taken
+    as they are. Raises ValueError for one of which neither a config nor an instance makes another.
+    """
+    try:
+        return _another(metrics)
+    except Exception as error:
+        raise ValueError(
+            f"The metrics {metrics!r} cannot be made anew ({in_a_line(error)}). Use those of Keras, or compile the "
+            "model with your own inside a function that builds it."
+        ) from error
+
+
+def _another(metrics: Any) -> Any:
+    """The same structure of metrics; of a config or an instance another one."""
+    if isinstance(metrics, list | tuple):
+        return [_another(each) for each in metrics]
+    if isinstance(metrics, keras.metrics.Metric):
+        return type(metrics).from_config(metrics.get_config())
+    if isinstance(metrics, Mapping) and "class_name" in metrics:
+        return keras.saving.deserialize_keras_object(copy.deepcopy(dict(metrics)), safe_mode=False)
+    if isinstance(metrics, Mapping):  # by output
+        return {name: _another(each) for name, each in metrics.items()}
+    return metrics
+
+
 def build_slots(model: keras.Model) -> None:
     """Create the optimizer's slots, as Keras does before its first step; without storage in an abstract build."""
     if not building_abstractly():
@@ -79,7 +115,7 @@ def step_function(model: keras.Model, kind: str = "train") -> Any:
     """The `tf.function` of one step, as Keras runs it per batch: of training (forward, loss, gradients and update), of
     evaluating ("test") or of predicting ("predict").
 
-    It takes one argument, ``(features, labels)``; for predicting, ``(features,)``.
+    It takes one argument, ``(features, labels)`` or with sample weights; for predicting, ``(features,)``.
     """
     # Keras does not let autograph convert the step either.
     return tf.function(
@@ -167,8 +203,12 @@ def _symbolic(example: str) -> Any:
     return keras.Input([int(size) for size in sizes.split(",") if size], dtype=dtype)
 
 
-def batch_specs(model: keras.Model, batch_size: int, inputs: Any = None) -> tuple[Any, Any]:
-    """TensorSpecs of one batch: features and labels, in the model's own structure; inputs and errors as for `ends`."""
+def batch_specs(
+    model: keras.Model, batch_size: int, inputs: Any = None, sample_weight: bool = False
+) -> tuple[Any, ...]:
+    """TensorSpecs of one batch: features and labels, in the model's own structure, and a weight per example if asked
+    for; inputs and errors as for `ends`.
+    """
     features, outputs = ends(model, inputs)
     if any(x.dtype == "string" for x in keras.tree.flatten(features)):
         raise ValueError(
@@ -183,7 +223,8 @@ def batch_specs(model: keras.Model, batch_size: int, inputs: Any = None) -> tupl
         loss = [loss.get(name) for name in (sorted(outputs) if isinstance(outputs, dict) else model.output_names)]
     losses = loss if isinstance(loss, list | tuple) else [loss] * len(flat)
     labels = [_label_spec(tensor, _name_of_loss(loss), batch_size) for tensor, loss in zip(flat, losses, strict=True)]
-    return _single(features), _single(keras.tree.pack_sequence_as(outputs, labels))
+    weights = (tf.TensorSpec((batch_size,), "float32"),) * sample_weight  # Keras makes those of classes such too
+    return _single(features), _single(keras.tree.pack_sequence_as(outputs, labels)), *weights
 
 
 def _label_spec(output: Any, loss: str, batch_size: int) -> tf.TensorSpec:

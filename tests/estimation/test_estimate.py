@@ -367,6 +367,30 @@ def test_other_dtypes_are_as_measured(policy):
     assert high <= 1.25 * low
 
 
+def metered():
+    """Each metric holds for a moment a table of examples by thresholds, by far the most of this network."""
+    model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1, activation="sigmoid")])
+    unevenly = [(n / 200) ** 2 for n in range(1, 200)]
+    model.compile("sgd", "mse", metrics=[keras.metrics.AUC(thresholds=unevenly), "accuracy"])
+    return model
+
+
+def test_metrics_and_sample_weights_are_as_measured():
+    def table(of_a_trial, **options):
+        options |= {"batch_size": 4096, "device": "reference", "jit_compile": False, "budget": "64 MiB"}
+        if of_a_trial:
+            trial = memviz.measure(metered, **options)
+            assert trial.status == "completed", trial.error
+            return trial.peak_bytes
+        return memviz.estimate(metered, **options).profile
+
+    plain, weighted = table(False), table(False, sample_weight=True)
+    assert plain.by_layer().loc["metrics"].sum() > 199 * 4096 // 8  # a table of booleans at least
+    assert weighted.by_layer().loc["input", "input"] - plain.by_layer().loc["input", "input"] == 4096 * 4
+    for measured, options in [(table(True), {}), (table(True, sample_weight=True), {"sample_weight": True})]:
+        assert is_foretold(measured, metered, batch_size=4096, **options)
+
+
 def test_what_the_runtime_folds_stays_as_a_constant():
     """The gradient of a mean over an image is the same in every step; recorded as ``truediv/_0__cf__0``."""
 

@@ -51,7 +51,7 @@ def test_an_estimate_with_keras_own_bytes_or_a_clear_refusal(count):
             return
         estimated.append(training)
         network, _, options = training
-        model, _, _ = Network.of(partial(random_networks.build, *network)).build(options["dtype_policy"])
+        model, _ = Network.of(partial(random_networks.build, *network)).build(options["dtype_policy"])
         held = estimate.profile.by_category()
         assert held["parameter"] == sum(tensor_bytes(v.shape, v.dtype) for v in model.trainable_variables)
         assert estimate.peak_bytes == held.sum() >= held["parameter"]

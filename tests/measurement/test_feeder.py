@@ -135,14 +135,14 @@ def test_a_trial_says_in_a_sentence_what_its_data_did(trials, name):
 
 
 @contextmanager
-def at_the_pipe(data, count=3):
+def at_the_pipe(data, count=3, say=lambda kind, **told: None):
     """What a trainer gets of the data, as a function from the step's number."""
     model = feeds.network()
     model.compile(loss="sparse_categorical_crossentropy")
     receiving, sending = Pipe(duplex=False)
     with receiving:
         threading.Thread(target=serve, args=(sending, data, feeds.BATCH, count)).start()
-        yield FedBatches(receiving, model, setup(), lambda kind, **told: None).batch
+        yield FedBatches(receiving, model, setup(), say).batch
 
 
 @pytest.mark.parametrize("name", AT_THE_PIPE)
@@ -154,6 +154,15 @@ def test_each_step_gets_a_batch(name):
     assert features.dtype == "float32"
     assert np.array_equal(labels, wanted_labels)
     assert len(weights) == (name == "sample weights")
+
+
+def test_sample_weights_that_the_estimate_does_not_count_are_said():
+    said = []
+    with at_the_pipe(TAKEN["sample weights"], say=lambda kind, **told: said.append((kind, told))) as batch:
+        batch(0)
+        batch(1)
+    text = "The data has sample weights; the estimate of this training is that of sample_weight=True."
+    assert [told for told in said if told[0] == "note"] == [("note", {"text": text})]
 
 
 @pytest.mark.parametrize("name", [name for name in REFUSED if name not in IN_A_TRIAL])

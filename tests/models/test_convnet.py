@@ -1,44 +1,16 @@
 import dataclasses
+import math
 import re
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from convnets import convnets
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memviz.models import presets
 from memviz.models.abstract import abstract_weights
-from memviz.models.convnet import ACTIVATIONS, HEADS, PADDINGS, POOLINGS, ConvBlock, ConvNet
-
-BLOCKS = st.builds(
-    ConvBlock,
-    filters=st.integers(1, 5),
-    kernel=st.integers(1, 4),
-    strides=st.integers(1, 3),
-    padding=st.sampled_from(PADDINGS),
-    activation=st.sampled_from(ACTIVATIONS),
-    batch_norm=st.booleans(),
-    pooling=st.sampled_from(POOLINGS),
-    pool_size=st.integers(1, 3),
-    dropout=st.sampled_from([0.0, 0.25]),
-)
-
-
-@st.composite
-def convnets(draw):
-    options = {
-        "input_shape": tuple(draw(st.integers(1, 24)) for _ in range(3)),
-        "blocks": tuple(draw(st.lists(BLOCKS, max_size=3))),
-        "head": draw(st.sampled_from(HEADS)),
-        "dense": tuple(draw(st.lists(st.integers(1, 9), max_size=2))),
-        "outputs": draw(st.integers(1, 4)),
-        "dtype_policy": draw(st.sampled_from([None, "float16", "mixed_bfloat16"])),
-    }
-    try:
-        return ConvNet(**options)
-    except ValueError as error:  # a kernel larger than its input; whether rightly so: the test after the next
-        assume("does not fit" not in str(error))
-        raise
+from memviz.models.convnet import ACTIVATIONS, PADDINGS, ConvBlock, ConvNet
 
 
 def assert_plan_is_keras_s(convnet):
@@ -147,3 +119,19 @@ BLOCK = ConvBlock(filters=2)
 def test_refusals_name_the_value_and_the_way_out(record, change, error, says):
     with pytest.raises(error, match=re.escape(says)):
         dataclasses.replace(record, **change)
+
+
+def test_reported_networks_have_what_was_reported():
+    """Parameters and bytes as the reports, or VGG's authors, state them."""
+
+    def kernel(network, name="dense1"):
+        return math.prod(next(layer for layer in network.plan if layer.name == name).parameter_shapes[0])
+
+    assert presets.vgg16.parameters == 138_357_544
+    assert presets.pooled_pixels.parameters == 34_795_608
+    assert presets.gesture_cnn.parameters == 39_348_325
+    assert kernel(presets.gesture_cnn) * 4 == 32 * 32 * 196 * 196 * 4 == 157_351_936
+    assert kernel(presets.dwarfing_dense) == 134_217_728
+    assert kernel(presets.feature_head) * 4 == 2_835_349_504
+    assert kernel(presets.flattened_pixels) * 4 == 629_407_744
+    assert presets.TRAINING.keys() <= presets.ALL.keys()

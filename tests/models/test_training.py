@@ -43,6 +43,53 @@ def test_the_loss_suits_the_output_and_a_real_step_takes_the_batch(last, loss, l
     assert np.isfinite(model.train_on_batch(*batch))
 
 
+def test_the_batch_has_a_weight_per_example_if_asked_for():
+    model = compiled_model(Network.of(lambda: model_with(keras.layers.Dense(3))), SETUP)
+    *_, weights = specs = batch_specs(model, 4, sample_weight=True)
+    assert len(specs) == 3
+    assert (tuple(weights.shape), weights.dtype.name) == ((4,), "float32")
+    from_fit = keras.src.trainers.data_adapters.data_adapter_utils.class_weight_to_sample_weights
+    assert from_fit(np.zeros(4, "int64"), {0: 2.0}).dtype == weights.dtype.as_numpy_dtype
+
+
+def metered():
+    metrics = ["mae", keras.metrics.AUC(num_thresholds=50)]
+    model = model_with(keras.layers.Dense(1, activation="sigmoid"))
+    model.compile("sgd", "mse", loss_weights=[0.5], metrics=metrics, weighted_metrics=["mse"])
+    return model
+
+
+@pytest.mark.parametrize("network", [metered, metered()], ids=["function", "model"])
+def test_metrics_and_the_losses_weight_come_along_anew(network):
+    model = compiled_model(Network.of(network), SETUP)
+    theirs = network if isinstance(network, keras.Model) else network()
+    batch = np.arange(24, dtype="float32").reshape(4, 6) / 24, np.array([[0], [1], [0], [1]], "float32")
+    model.set_weights(theirs.get_weights())
+    assert model.train_on_batch(*batch) == pytest.approx(theirs.train_on_batch(*batch))
+    own = {id(variable) for variable in theirs.metrics_variables}
+    assert own.isdisjoint(id(variable) for variable in model.metrics_variables)
+    assert len(own) == len(model.metrics_variables)
+
+
+def test_another_loss_leaves_the_metrics_and_forgets_the_losses_weight():
+    model = compiled_model(Network.of(metered), TrainingSetup(batch_size=4, jit_compile=False, loss="mae"))
+    batch = np.ones((4, 6), "float32"), np.zeros((4, 1), "float32")
+    loss, mae, *_ = model.train_on_batch(*batch)
+    assert loss == pytest.approx(mae)
+
+
+class NeedsMore(keras.metrics.Metric):
+    def __init__(self, something, **options):
+        super().__init__(**options)
+
+
+def test_a_metric_that_cannot_be_made_anew_is_said():
+    model = model_with(keras.layers.Dense(1))
+    model.compile("sgd", "mse", metrics=[NeedsMore(1)])
+    with pytest.raises(ValueError, match=r"metrics .* cannot be made anew"):
+        compiled_model(Network.of(model), SETUP)
+
+
 def test_several_inputs_and_outputs_keep_their_structure():
     def build():
         a, b = keras.Input((3,), name="a"), keras.Input((5,), name="b", dtype="int32")
@@ -188,3 +235,12 @@ def test_bird_audio_is_traced_without_storage():
         graph = step_function(model).get_concrete_function(batch_specs(model, 1)).graph
     kinds = {op.type for op in graph.get_operations()}
     assert {"Conv2D", "Conv2DBackpropFilter", "MatMul", "AssignSubVariableOp"} <= kinds
+
+
+@pytest.mark.parametrize("network", [presets.digits, presets.digits.build], ids=["ConvNet", "function"])
+def test_half_precision_scales_the_loss_as_keras_does_under_a_global_policy(network):
+    setup = TrainingSetup(batch_size=4, jit_compile=False, dtype_policy="mixed_float16")
+    with abstract_weights():
+        model = compiled_model(Network.of(network), setup)
+    assert isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)
+    assert keras.config.dtype_policy().name == "float32"
