@@ -14,6 +14,7 @@ from functools import lru_cache
 
 import keras
 import tensorflow as tf
+from tensorflow.python.framework import ops
 
 from memviz.child.process import Channel
 from memviz.estimation.batches import TracesByBatch
@@ -49,6 +50,21 @@ def _defaults_kept() -> Iterator[None]:
         os.chdir(folder)
 
 
+@contextmanager
+def _graphs_let_go() -> Iterator[None]:
+    """TensorFlow registers custom gradients, such as that of a normalization, for each graph, and for good: each keeps
+    its graph (custom_gradient.py, `_graph_mode_decorator`).
+    """
+    known = getattr(ops.gradient_registry, "_registry", {})
+    before = set(known)
+    try:
+        yield
+    finally:
+        for name in known.keys() - before:
+            if name.startswith("CustomGradient"):
+                del known[name]
+
+
 def main() -> None:
     """Answer requests until the parent closes the connection."""
     channel = Channel()
@@ -58,7 +74,7 @@ def main() -> None:
     while True:
         request = channel.receive()
         try:
-            with _defaults_kept():
+            with _defaults_kept(), _graphs_let_go():
                 traces, setup = _traces(*request["question"])
                 setup = replace(setup, **request["within"])
                 traced = traces.at(setup.batch_size)

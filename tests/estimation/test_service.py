@@ -1,4 +1,5 @@
 import contextlib
+import gc
 import os
 import re
 import signal
@@ -168,3 +169,28 @@ print(service._child.pid)
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment, check=True)
     assert gone(int(done.stdout))
     assert shared_service() is shared_service()
+
+
+def normed():
+    import keras
+
+    stack = [keras.Input((8, 8, 3)), keras.layers.Conv2D(4, 3), keras.layers.BatchNormalization()]
+    return keras.Sequential([*stack, keras.layers.Flatten(), keras.layers.Dense(2)])
+
+
+def test_the_graphs_of_earlier_estimates_do_not_stay():
+    """TensorFlow's registry of gradients held each of them: a day of estimates filled gigabytes."""
+    from tensorflow.python.framework.func_graph import FuncGraph
+
+    from memviz.estimation.estimate import trace_training
+    from memviz.estimation.worker import _graphs_let_go
+
+    def graphs():
+        gc.collect()
+        return sum(isinstance(each, FuncGraph) and each.name == "train_step" for each in gc.get_objects())
+
+    before = graphs()
+    for batch_size in (2, 3, 4):
+        with _graphs_let_go():
+            trace_training(Network.of(normed), replace(SETUP, batch_size=batch_size))
+    assert graphs() == before
