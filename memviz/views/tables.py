@@ -6,7 +6,7 @@ Data first: a DataFrame of integers (bytes, counts) that tests and lessons read;
 from __future__ import annotations
 
 import html
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -58,8 +58,32 @@ def phase_table(
     return table.assign(error=((table["estimated"] - table["measured"]) / table["measured"]).astype("float64"))
 
 
-def layer_table_html(table: pd.DataFrame, units: UnitSystem = "binary") -> str:
-    """`layer_table` as HTML with a row of sums; a category that holds nothing is named below instead of a column."""
+def difference_table(before: MemoryProfile, after: MemoryProfile) -> pd.DataFrame:
+    """Bytes at the peak of ``after`` less those of ``before``: a row per layer of either, a column per category."""
+    new, old = (checked_profile(each).by_layer() for each in (after, before))
+    rows = list(dict.fromkeys([*new.index, *old.index]))
+    both = (each.reindex(rows, fill_value=0) for each in (new, old))
+    return next(both) - next(both)
+
+
+def difference_table_html(table: pd.DataFrame, units: UnitSystem = "binary") -> str:
+    """`difference_table` as HTML, with a row and a column of sums; what does not differ is left out."""
+
+    def signed(nbytes: Any) -> str:
+        sign = "+" if nbytes > 0 else "\N{MINUS SIGN}" if nbytes < 0 else ""
+        return f"{sign}{format_bytes(abs(nbytes), units)}" if nbytes else ""
+
+    table = table.loc[table.any(axis=1), table.any(axis=0)]
+    table = table.assign(total=table.sum(axis=1))
+    sums = pd.DataFrame([table.sum()], index=["all"], dtype="int64")
+    return _table("B less A", pd.concat([table, sums]), dict.fromkeys(map(str, table), signed), units, "memviz-sums")
+
+
+def layer_table_html(table: pd.DataFrame, units: UnitSystem = "binary", chosen: str | None = None) -> str:
+    """`layer_table` as HTML with a row of sums; a category that holds nothing is named below instead of a column.
+
+    chosen: a row that stands out.
+    """
     shown = [c for c in CATEGORIES if table[c].any()]
     sums = {**table.sum(numeric_only=True), "share": 1.0, "output_shape": "", "largest_weight": ""}
     rows = pd.concat([table, pd.DataFrame([sums], index=["all"])])
@@ -69,7 +93,7 @@ def layer_table_html(table: pd.DataFrame, units: UnitSystem = "binary") -> str:
     }  # fmt: skip
     empty = ", ".join(category_text(c) for c in CATEGORIES if c not in shown)
     note = paragraph(f"Nothing at the peak: {empty}." if empty else "")
-    return _table("layer", rows, columns, units, "memviz-sums") + note
+    return _table("layer", rows, columns, units, "memviz-sums", chosen) + note
 
 
 def phase_table_html(table: pd.DataFrame, units: UnitSystem = "binary") -> str:
@@ -83,17 +107,26 @@ def phase_table_html(table: pd.DataFrame, units: UnitSystem = "binary") -> str:
     return _table("phase", rows, columns, units)
 
 
+def lines(texts: Sequence[str], kind: str) -> str:
+    """HTML of some sentences, each on a line; nothing for none."""
+    return f'<p class="memviz-{kind}" role="status">{"<br>".join(map(html.escape, texts))}</p>' if texts else ""
+
+
 def paragraph(text: str, kind: str = "note") -> str:
     """HTML of a sentence; nothing for no text. Screen readers announce every kind but "note", "alert" at once."""
     role = {"note": "", "alert": ' role="alert"'}.get(kind, ' role="status"')
     return f'<p class="memviz-{kind}"{role}>{html.escape(text)}</p>' if text else ""
 
 
-def _table(corner: str, table: pd.DataFrame, columns: Columns, units: UnitSystem, kind: str = "") -> str:
+def _table(
+    corner: str, table: pd.DataFrame, columns: Columns, units: UnitSystem, kind: str = "", chosen: str | None = None
+) -> str:
     def size(nbytes: Any) -> str:
         return f'<span title="{nbytes:,.0f} B">{format_bytes(nbytes, units) if nbytes else "&ndash;"}</span>'
 
-    cells = pd.DataFrame(index=[html.escape(str(name)) for name in table.index])
+    names = [html.escape(str(name)) for name in table.index]
+    marked = [f'<span class="memviz-chosen">{n}</span>' if n == html.escape(chosen or "") else n for n in names]
+    cells = pd.DataFrame(index=marked)
     for name, text in columns.items():
         cells[category_text(name)] = [
             html.escape(text(v)) if text else "not measured" if pd.isna(v) else size(v) for v in table[name]

@@ -126,7 +126,8 @@ def course(page: Any) -> dict[str, list[float | None]]:
 
 def slider(page: Any, label: str) -> Any:
     """The handle of the slider with a label, to be focused and moved by keyboard."""
-    return page.locator(".memviz .widget-hslider", has_text=label).locator(".noUi-handle")
+    rows = page.locator(".memviz :is(.memviz-ranged, .memviz-knobs > .widget-hslider)", has_text=label)
+    return rows.locator(".noUi-handle")
 
 
 def wait_for(condition: Any, page: Any, seconds: float = 60) -> Any:

@@ -9,11 +9,11 @@ from lab import REPOSITORY, bars, browser_page, course, jupyter_lab, run_all, sl
 from memviz.estimation.service import shared_service
 from memviz.models import presets
 from memviz.models.network import Network
-from memviz.views.explorer.state import opening_state
+from memviz.views.explorer.state import opening_state, with_preset
 from memviz.views.text import category_text
 
 pytestmark = pytest.mark.browser
-SETUP = opening_state(presets.digits, 0)[0].setup
+OPENED = opening_state(presets.digits, 0)[0]
 told = []  # what the page sends to the kernel
 
 
@@ -31,8 +31,9 @@ def opened():
         yield page, errors, server
 
 
-def expected(network, setup=SETUP):
+def expected(network, setup=None):
     """Python's own numbers for the chart, from an estimate of its own."""
+    setup = setup or with_preset(OPENED, network).setup
     table = shared_service().estimate(Network.of(network), setup).profile.by_layer()
     return {category_text(c): table[c].tolist() for c in table}
 
@@ -66,7 +67,8 @@ def test_opens_on_the_question_and_its_bars_are_pythons_numbers(opened):
 def test_every_control_has_a_label(opened):
     page, _, _ = opened
     nameless = page.evaluate(
-        "Array.from(document.querySelectorAll('.memviz input, .memviz select')).filter(c => !c.labels.length).length"
+        "Array.from(document.querySelectorAll('.memviz :is(input:not([type=file]), select, textarea)'))"
+        ".filter(c => !c.labels.length).length"
     )
     assert nameless == 0
     assert page.locator(".memviz .widget-hslider").count() == page.locator(".memviz .widget-hslider label").count()
@@ -79,7 +81,8 @@ def test_a_slider_moved_by_keyboard_changes_the_bars(opened):
     slider(page, "1: filters").focus()
     page.keyboard.press("ArrowRight")
     first, *others = presets.digits.blocks
-    wider = expected(replace(presets.digits, blocks=(replace(first, filters=first.filters + 1), *others)))
+    wide = replace(presets.digits, blocks=(replace(first, filters=24), *others))  # the slider's next place after 16
+    wider = expected(wide, with_preset(OPENED, presets.digits).setup)
     assert wider != before
     wait_for(lambda: bars(page) == wider, page)
     assert page.get_by_label("preset").input_value() == "your own"
@@ -102,7 +105,7 @@ def test_a_list_moved_by_keyboard_is_not_taken_for_a_command_of_jupyterlab(opene
     choose(page, "digits")
     page.get_by_label("head", exact=True).focus()
     page.keyboard.press("ArrowDown")
-    pooled = expected(replace(presets.digits, head="global_average"))
+    pooled = expected(replace(presets.digits, head="global_average"), with_preset(OPENED, presets.digits).setup)
     wait_for(lambda: bars(page) == pooled, page)
     page.keyboard.press("m")  # JupyterLab: make this cell Markdown
     page.keyboard.press("ArrowUp")
@@ -121,6 +124,46 @@ def test_a_mistake_is_answered_in_words_and_the_last_good_chart_stays(opened):
     page.get_by_label("budget").fill("9513 MiB")
     page.keyboard.press("Enter")
     wait_for(lambda: not any("GBB" in text for text in status(page)), page)
+
+
+def test_a_mistake_is_said_at_the_knob_too(opened):
+    page, _, _ = opened
+    choose(page, "digits")
+    kernel = page.get_by_role("spinbutton", name="stride").first
+    kernel.fill("0")
+    page.keyboard.press("Enter")
+    said = page.locator(".memviz-knobs .memviz-wrong-text")
+    wait_for(lambda: said.count() == 1 and "strides=0" in said.inner_text(), page)
+    kernel.fill("1")
+    page.keyboard.press("Enter")
+    wait_for(lambda: said.count() == 0, page)
+
+
+def test_a_click_on_a_bar_opens_the_layer_s_card(opened):
+    page, _, _ = opened
+    choose(page, "digits")
+    bar = page.locator(".memviz .js-plotly-plot").first.locator(".bars .point path").first
+    bar.click(force=True)
+    wait_for(
+        lambda: page.locator(".memviz-card").count() and "per example" in page.locator(".memviz-card").inner_text(),
+        page,
+    )
+    wait_for(lambda: page.locator(".memviz-table .memviz-chosen").count() == 1, page)
+    page.get_by_label("layer", exact=True).select_option("none")
+    wait_for(lambda: page.locator(".memviz-card").count() == 0, page)
+
+
+@pytest.mark.parametrize("width", [1280, 1920])
+def test_nothing_is_cut_at_the_side(opened, width):
+    page, _, _ = opened
+    page.set_viewport_size({"width": width, "height": 900})
+    page.wait_for_timeout(500)
+    wide = page.evaluate(
+        "Array.from(document.querySelectorAll('.memviz-top, .memviz-knobs, .memviz-right'))"
+        ".filter(e => e.scrollWidth > e.clientWidth + 1).map(e => e.className)"
+    )
+    page.set_viewport_size({"width": 1440, "height": 900})
+    assert wide == []
 
 
 def test_a_trial_is_drawn_while_it_runs_and_ends_with_the_error(opened):

@@ -31,7 +31,7 @@ def test_bars_are_the_numbers_of_by_layer():
 
 def test_marks_on_the_log_axis_are_the_same_numbers_without_zeros():
     profile = bird_audio()
-    figure = layer_figure(profile, log=True)
+    figure = layer_figure(profile, scale="log")
     table = profile.by_layer()
     assert marks(figure) == {category_text(c): [n or None for n in table[c].tolist()] for c in table}
     assert figure.layout.xaxis.type == "log"
@@ -42,7 +42,7 @@ def test_marks_on_the_log_axis_are_the_same_numbers_without_zeros():
 @pytest.mark.parametrize("log", [False, True])
 def test_the_legend_names_the_categories_that_hold_something(log):
     profile = bird_audio()
-    shown = [trace.name for trace in layer_figure(profile, log=log).data if trace.showlegend]
+    shown = [trace.name for trace in layer_figure(profile, scale="log" if log else "linear").data if trace.showlegend]
     held = [category_text(name) for name, size in profile.by_category().items() if size]
     assert shown == held
 
@@ -55,8 +55,8 @@ def test_every_input_gives_the_same_traces_and_a_size():
     expected = [(t.type, t.name) for t in layer_figure(bird_audio()).data]
     for layers in (
         layer_figure(nothing),
-        layer_figure(nothing, log=True),
-        layer_figure(many, log=True, units="decimal"),
+        layer_figure(nothing, scale="log"),
+        layer_figure(many, scale="log", units="decimal"),
     ):
         assert [(t.type, t.name) for t in layers.data] == expected
         assert layers.layout.width == figures.WIDTH
@@ -94,6 +94,38 @@ def test_one_axis_one_unit(units, unit):
     axis = layer_figure(bird_audio(), units=units).layout.xaxis
     assert all(text == "0" or text.endswith(f" {unit}") for text in axis.ticktext)
     assert list(axis.tickvals) == sorted(axis.tickvals)
+
+
+def test_shares_are_per_cent_of_the_peak_over_the_same_bytes():
+    profile = bird_audio()
+    figure = layer_figure(profile, scale="share")
+    assert bars(figure) == bars(layer_figure(profile))
+    for value, text in zip(figure.layout.xaxis.tickvals, figure.layout.xaxis.ticktext, strict=True):
+        assert 100 * value / profile.peak_bytes == pytest.approx(float(text.removesuffix(" %")))
+    total = next(trace for trace in figure.data if trace.name == "total")
+    assert total.text[list(profile.by_layer().index).index("dense1")] == " 99.8 %  (11.48 GiB)"
+    assert layer_figure(MemoryProfile("build", "estimated", ()), scale="share").layout.xaxis.ticktext
+
+
+def test_by_size_the_largest_come_first_and_every_layer_keeps_its_bytes():
+    profile = bird_audio()
+    figure = layer_figure(profile, order="size")
+    totals = profile.by_layer().sum(axis=1)
+    drawn = dict(zip(figure.layout.meta, map(sum, zip(*bars(figure).values(), strict=True)), strict=True))
+    assert drawn == totals.to_dict()
+    assert list(drawn.values()) == sorted(totals, reverse=True)
+
+
+@pytest.mark.parametrize("scale", ["linear", "log"])
+def test_a_chosen_layer_stands_out(scale):
+    profile = bird_audio()
+    figure = layer_figure(profile, scale=scale, chosen="dense1")
+    chosen = figure.layout.meta.index("dense1")
+    for trace in figure.data:
+        if trace.name != "total":
+            assert trace.marker.opacity[chosen] == 1
+            assert max(o for n, o in enumerate(trace.marker.opacity) if n != chosen) < 0.5
+    assert layer_figure(profile, chosen="no such layer") == layer_figure(profile)
 
 
 def events():

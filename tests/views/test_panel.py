@@ -1,5 +1,8 @@
 """The panel without a browser: real widgets, real threads, the real estimating process."""
 
+import base64
+import datetime
+import re
 import subprocess
 import sys
 import threading
@@ -7,6 +10,7 @@ import time
 
 import comm
 import pytest
+from plotly.callbacks import Points
 
 import memviz
 from memviz.estimation.service import shared_service
@@ -93,9 +97,9 @@ def test_one_more_block_looks_like_the_last_one(panel):
     [
         ("head", "flatten", ["global_average", "global_max"]),
         ("batch_size", 1, [2]),  # not 0
-        ("dense", 512, [511]),  # the slider's end
+        ("dense", 512, [513, 511, 768, 384]),  # by one, and to the next places of its slider
         ("memory_growth", False, [True]),
-        ("log", False, []),
+        ("scale", "linear", []),
         ("budget", "1 GiB", []),
     ],
 )
@@ -134,7 +138,7 @@ def test_the_latest_of_many_changes_wins(panel):
 
 def test_a_knob_moved_back_at_once_ends_where_it_began(panel):
     before = panel.estimate
-    for batch in (64, 1):
+    for batch in (64, 32):
         panel.knobs.fields["batch_size"].value = batch
     time.sleep(2)  # longer than an estimate takes: none may arrive late and be drawn
     assert panel.estimate is before
@@ -189,3 +193,133 @@ def test_a_kernel_that_ends_takes_the_trial_along():
 def test_other_networks_are_sent_where_they_are_answered():
     with pytest.raises(TypeError, match=r"memviz\.estimate"):
         memviz.explore(lambda: None)
+
+
+def test_a_preset_with_more_blocks_than_rows_and_its_own_training(panel):
+    panel.knobs.preset.value = "vgg16"
+    assert state_of(panel.knobs.values(), presets.vgg16).network == presets.vgg16
+    assert (panel.knobs.fields["batch_size"].value, panel.knobs.fields["optimizer"].value) == (16, "sgd")
+    wait_for(lambda: panel._drawn.network == presets.vgg16)
+    panel.knobs.preset.value = "digits"
+    wait_for(lambda: panel._drawn.network == presets.digits)
+    assert panel.knobs.preset.value == "digits"
+
+
+def test_a_slider_sets_its_number_and_follows_it(panel):
+    ranged = panel.knobs._ranged[panel.knobs.fields["batch_size"]]
+    ranged._slider.value = 48
+    assert panel.knobs.fields["batch_size"].value == 48
+    panel.knobs.fields["batch_size"].value = 50
+    assert ranged._slider.value == 48
+    panel.knobs.fields["batch_size"].value = 100_000
+    assert ranged._slider.value == 4096
+    assert panel.knobs.fields["batch_size"].value == 100_000
+
+
+def test_only_options_that_the_optimizer_has_are_on_show_and_count(panel):
+    fields = panel.knobs.fields
+    slots = panel.estimate.profile.by_category()["optimizer_state"]
+    fields["amsgrad"].value = True
+    wait_for(lambda: "amsgrad" in panel._verdict.value)
+    assert panel.estimate.profile.by_category()["optimizer_state"] == pytest.approx(1.5 * slots, rel=0.001)
+    fields["optimizer"].value = "sgd"
+    assert fields["amsgrad"].layout.display == "none"
+    assert fields["momentum"].layout.display == ""
+    assert panel._wanted.setup.optimizer == "sgd"
+
+
+def test_a_card_takes_what_tensorflow_can_use_of_it_and_is_not_trained_on(panel):
+    from memviz.cards import card
+
+    panel.knobs.fields["device"].value = "T4"
+    wait_for(lambda: panel._drawn.setup.device == "T4")
+    assert panel.state.setup.budget_bytes == card("T4").usable_bytes
+    panel.start_button.click()
+    wait_for(lambda: "did not start" in panel._status.value)
+    assert "T4" in panel._status.value
+    panel.knobs.fields["device"].value = "reference"
+    assert panel.knobs.fields["budget"].value == "9513 MiB"
+
+
+def test_a_layer_is_chosen_by_a_click_on_its_bar_and_by_another_click_none(panel):
+    trace = next(trace for trace in panel.bars.data if trace.name == "parameter")
+
+    at = Points(point_inds=[list(panel.bars.layout.meta).index("dense1")])
+    panel._clicked(trace, at, None)
+    wait_for(lambda: "dense1 (Dense): 2,048 in, 64 out" in panel._card.value)
+    wait_for(lambda: "memviz-chosen" in panel._table.value)
+    wait_for(lambda: any(t.name == "dense1" and t.visible for t in panel.step.data))
+    panel._clicked(trace, at, None)
+    wait_for(lambda: not panel._card.value)
+
+
+def test_a_setup_is_kept_compared_and_taken_back(panel):
+    kept = panel.state
+    panel.compare.keep_button.click()
+    panel.knobs.fields["optimizer"].value = "sgd"
+    wait_for(lambda: "optimizer adam" in panel.compare._said.value)
+    wait_for(lambda: "optimizer state" in panel.compare._table.value)
+    panel.compare.back_button.click()
+    wait_for(lambda: panel._drawn.question == kept.question)
+    wait_for(lambda: "Changed: nothing" in panel.compare._said.value)
+    panel.compare.forget_button.click()
+    wait_for(lambda: "Keep the present setup" in panel.compare._said.value)
+
+
+def test_what_would_help_is_found_and_applied_and_goes_when_a_knob_moves(panel):
+    panel.knobs.fields["budget"].value = "20 MiB"
+    wait_for(lambda: panel.what_if._state.setup.budget_bytes == 20 << 20)
+    before = panel.estimate.required_bytes
+    panel.what_if.ask_button.click()
+    wait_for(lambda: panel.what_if._changes.children, 300)
+    button, text = panel.what_if._changes.children[0].children
+    button.click()
+    wait_for(lambda: panel.estimate.required_bytes < before and not panel.what_if._changes.children)
+    from memviz.units import format_bytes
+
+    assert format_bytes(panel.estimate.required_bytes) in text.value
+    assert panel.state.setup.budget_bytes == 20 << 20
+
+
+def test_a_search_for_help_can_be_stopped(panel):
+    panel.what_if.ask_button.click()
+    panel.what_if.cancel_button.click()
+    wait_for(lambda: not panel.what_if.ask_button.disabled, 120)
+    assert panel.what_if._changes.children == ()
+
+
+def uploaded(content):
+    """As the browser sends a file."""
+    about = {"name": "setup.json", "type": "application/json", "size": len(content)}
+    return about | {"content": content, "last_modified": datetime.datetime.now(datetime.UTC)}
+
+
+def test_a_saved_setup_is_taken_along_and_restored(panel, tmp_path, monkeypatch):
+    panel.knobs.fields["dense"].value = 100
+    wait_for(lambda: "units=100" in panel.keep.code.value)
+    setup, table = (base64.b64decode(data).decode() for data in re.findall('base64,([^"]*)', panel.keep._links.value))
+    assert table.count("\n") == 1 + len(panel.estimate.profile.by_layer())
+    changed = panel.state
+    panel.knobs.preset.value = "gesture_cnn"
+    wait_for(lambda: panel._drawn.network == presets.gesture_cnn)
+    panel.keep.upload.value = [uploaded(setup.encode())]
+    wait_for(lambda: panel._drawn.question == changed.question)
+    panel.keep.upload.value = [uploaded(b"\xff")]
+    wait_for(lambda: "no setup that memviz saved" in panel._error.value)
+    monkeypatch.chdir(tmp_path)
+    panel.keep.html_button.click()
+    wait_for(lambda: "Written:" in panel.keep._said.value)
+    assert "plotly" in (tmp_path / "memviz-digits.html").read_text()
+
+
+def test_a_recorded_step_is_a_line_over_the_estimate(panel):
+    panel.record.value, panel.steps.value = True, 4
+    panel.start_button.click()
+    assert panel.course_of.value == "step"
+    wait_for(lambda: panel.trial is not None, 120)
+    assert panel.trial.status == "completed"
+    assert panel.course_of.value == "trial"
+    panel.course_of.value = "step"
+    wait_for(lambda: panel._course_box.children == (panel.step,))
+    line = next(trace for trace in panel.step.data if trace.name == "measured")
+    assert max(line.y) == panel.trial.profile.peak_bytes

@@ -100,6 +100,13 @@ def test_the_hover_tells_op_shape_bytes_and_lifetime():
     assert "alive from 1 to 5 (2.00 ms)" in texts
 
 
+def test_a_chosen_layer_is_a_line_of_its_own():
+    line = drawn(figures.timeline(STEP, chosen="dense"), "dense")
+    assert list(line.y) == STEP.timeline("layer")["dense"].tolist()
+    assert line.visible
+    assert not drawn(figures.timeline(STEP, chosen="no such layer"), "no such layer").visible
+
+
 def test_every_timeline_has_the_same_number_of_traces():
     empty = MemoryProfile("build", "estimated", ())
     counts = {

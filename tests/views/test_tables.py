@@ -1,10 +1,20 @@
+from dataclasses import replace
+
 import pandas as pd
-from profiles import bird_audio
+from profiles import bird_audio, block
 
 from memviz.models import presets
-from memviz.profile import Phase
+from memviz.profile import Category, Phase
 from memviz.units import MIB
-from memviz.views.tables import CATEGORIES, layer_table, layer_table_html, phase_table, phase_table_html
+from memviz.views.tables import (
+    CATEGORIES,
+    difference_table,
+    difference_table_html,
+    layer_table,
+    layer_table_html,
+    phase_table,
+    phase_table_html,
+)
 
 
 def test_the_layer_table_is_by_layer_and_what_the_layers_are():
@@ -56,3 +66,26 @@ def test_html_names_what_holds_nothing_and_escapes():
     assert "&lt;b&gt;" in text
     assert 'title="3,081,920,512 B"' in text
     assert "770,482,865" in text
+
+
+def test_a_difference_is_what_one_has_more_than_the_other_row_by_row():
+    before = bird_audio()
+    more = block((1 << 20,), "float32", "new", Category.ACTIVATION)
+    fewer = tuple(a for a in before.allocations if a.layer != "conv2")
+    after = replace(before, allocations=(*fewer, more), layers=(*(n for n in before.layers if n != "conv2"), "new"))
+    table = difference_table(before, after)
+    assert table.to_numpy().sum() == after.peak_bytes - before.peak_bytes
+    assert table.at["new", "activation"] == 4 << 20
+    assert (table.loc["conv2"] == -before.by_layer().loc["conv2"]).all()
+    assert not table.loc["dense1"].any()
+    text = difference_table_html(table)
+    assert "+4.00 MiB" in text
+    assert "\N{MINUS SIGN}" in text
+    assert "dense1" not in text
+    assert not difference_table(before, before).any(axis=None)
+
+
+def test_a_chosen_row_is_marked():
+    text = layer_table_html(layer_table(bird_audio(), presets.bird_audio), chosen="conv2")
+    assert text.count("memviz-chosen") == 1
+    assert '<span class="memviz-chosen">conv2</span>' in text

@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import ipywidgets as w
 
+from memviz.cards import cards
 from memviz.child.machine import default_device
 from memviz.models import presets
-from memviz.models.convnet import HEADS
+from memviz.models.convnet import ACTIVATIONS, HEADS, PADDINGS
 from memviz.setup import DTYPE_POLICIES, OPTIMIZERS, REFERENCE
-from memviz.views.explorer.state import CUSTOM, DISPLAY, ExplorerState, knobs_of, preset_name
+from memviz.views.explorer.ranged import Ranged, ladder
+from memviz.views.explorer.state import (
+    CUSTOM,
+    DISPLAY,
+    OPTIMIZER_OPTIONS,
+    ExplorerState,
+    default_budget,
+    knobs_of,
+    preset_name,
+    takes,
+)
 from memviz.views.text import category_text
 
-MOST_BLOCKS = 6
+MOST_BLOCKS = 16
 POOLINGS = ("none", "max 2", "max 3", "max 4", "average 2", "average 4")
+DETAILS = ("padding", "activation", "dropout")  # of a block, shown on request
 
 
 class Knobs:
@@ -29,27 +41,29 @@ class Knobs:
         self.reached: w.Widget | None = None  # the control that is likely to move next
         self._last: tuple[w.Widget, Any] | None = None  # the control moved last, and its value before
         values = knobs_of(state)
-        self.fields = f = _fields(values)
-        rows = max(MOST_BLOCKS, len(values["blocks"]))
-        self.blocks = [_block_fields(number, values["blocks"]) for number in range(1, rows + 1)]
-        lines = [w.HBox([*fields.values()][1:]).add_class("memviz-fields") for fields in self.blocks]
-        self._rows = [w.VBox([fields["filters"], line]) for fields, line in zip(self.blocks, lines, strict=True)]
+        self.fields = f = _fields()
         self.preset = w.Dropdown(description="preset", options=[*presets.ALL, CUSTOM])
-        self.count = w.IntSlider(description="conv blocks", max=rows)
-        self.show(state)
-        self.all = (self.preset, self.count, *(f for fields in (self.fields, *self.blocks) for f in fields.values()))
-        for number, field in enumerate(self.all):
-            field.observe(self._heard, names="value")
-            field.add_class(f"memviz-knob-{number}")
+        self.count = w.IntSlider(description="conv blocks", max=max(MOST_BLOCKS, len(values["blocks"])))
+        self.details = w.ToggleButton(description=", ".join(DETAILS), icon="chevron-down")
+        self.details.observe(lambda _: self._show_rows(), names="value")
+        self.all: list[w.Widget] = []
+        self._ranged: dict[w.Widget, Ranged] = {}
+        self.blocks: list[dict[str, w.Widget]] = []
+        self._rows: list[tuple[w.Widget, w.Widget]] = []  # of each block: all of it, and its details
+        self._rows_box = w.VBox().add_class("memviz-blocks")
+        for field in (self.preset, self.count, *f.values()):
+            self._listen(field)
         self.display = w.HBox([f[name] for name in DISPLAY]).add_class("memviz-display")
-        sides = w.HBox([f["height"], f["width"], f["channels"]]).add_class("memviz-fields")
+        options = w.HBox([f[name] for name in OPTIMIZER_OPTIONS]).add_class("memviz-options")
         self.box = w.VBox([
-            self.preset, _heading("Input image"), sides,
-            _heading("Convolutions"), self.count, *self._rows,
-            _heading("Head"), f["head"], f["dense"], f["outputs"],
-            _heading("Training"), f["batch_size"], f["optimizer"], f["dtype_policy"],
-            _heading("Device"), f["budget"], f["device"], f["memory_growth"],
+            self.preset, _heading("Input image"), *self._wide("height", "width", "channels"),
+            _heading("Convolutions"), self.count, self.details, self._rows_box,
+            _heading("Head"), f["head"], *self._wide("dense", "outputs"),
+            _heading("Training"), *self._wide("batch_size"), f["optimizer"], options, f["accumulate"],
+            f["dtype_policy"], f["jit_compile"],
+            _heading("Device"), f["device"], f["budget"], f["memory_growth"],
         ]).add_class("memviz-knobs")  # fmt: skip
+        self.show(state)
 
     def values(self, instead: Mapping[w.Widget, Any] | None = None) -> dict[str, Any]:
         """The values as `knobs_of` gives them, some ``instead`` of a control's own; the state may still refuse them."""
@@ -57,35 +71,41 @@ class Knobs:
         def read(fields: Mapping[str, w.Widget]) -> dict[str, Any]:
             return {name: (instead or {}).get(field, field.value) for name, field in fields.items()}
 
-        last = max(self.count.value - 1, 0)
         count = read({"count": self.count})["count"]
+        last = max(self.count.value - 1, 0)
         return read(self.fields) | {"blocks": [read(self.blocks[min(number, last)]) for number in range(count)]}
 
     def ahead(self) -> list[dict[str, Any]]:
         """The values after each move that is near for the control reached, the likeliest first; none for a text."""
         field = self.reached
-        if field is None or field is self.preset:
+        if field is None or field in (self.preset, self.fields["device"]):
             return []
+        return [self.values({field: value}) for value in self._near(field)]
+
+    def _near(self, field: w.Widget) -> Iterator[Any]:
         if isinstance(field, w.Checkbox):
-            return [self.values({field: not field.value})]
+            yield not field.value
+            return
         before = self._last[1] if self._last and self._last[0] is field else None
         if isinstance(field, w.Dropdown):
             options = [each[1] if isinstance(each, tuple) else each for each in field.options]
             at = options.index(field.value)
             back = before in options and options.index(before) > at
             order = sorted(range(len(options)), key=lambda index: (abs(index - at), (index > at) == back))
-            return [self.values({field: options[index]}) for index in order[1:]]
-        if type(getattr(field, "value", None)) is not int:
-            return []
-        step = field.value - before if before is not None and before != field.value else 1
-        low, high = getattr(field, "min", 1), getattr(field, "max", None)
-        near = [field.value + step, field.value - step]
-        return [self.values({field: value}) for value in near if low <= value and (high is None or value <= high)]
+            yield from (options[index] for index in order[1:])
+        elif type(getattr(field, "value", None)) is int:
+            step = field.value - before if before is not None and before != field.value else 1
+            low, high = getattr(field, "min", 1), getattr(field, "max", None)
+            near = [field.value + step, field.value - step]
+            if field in self._ranged:  # the next places of its slider
+                near += self._ranged[field].beside(field.value)
+            yield from dict.fromkeys(value for value in near if low <= value and (high is None or value <= high))
 
     def show(self, state: ExplorerState) -> None:
         """Set every control from a state."""
         values = knobs_of(state)
         blocks = values.pop("blocks")
+        self._need_rows(len(blocks))
         rows = [(self.fields, values), *zip(self.blocks, blocks, strict=False)]
         self._set([(fields[name], value) for fields, knobs in rows for name, value in knobs.items()])
         self._set([(self.count, len(blocks)), (self.preset, preset_name(state.network))])
@@ -99,59 +119,121 @@ class Knobs:
         self._quiet = True
         try:
             for field, value in values:
+                if isinstance(field, w.Dropdown) and value not in _values(field):
+                    field.options = [*field.options, value]  # such as another pooling
                 field.value = value
         finally:
             self._quiet = False
 
+    def _listen(self, field: w.Widget) -> None:
+        field.observe(self._heard, names="value")
+        field.add_class(f"memviz-knob-{len(self.all)}")
+        self.all.append(field)
+
+    def _wide(self, *names: str) -> list[w.Widget]:
+        """Rows of a number and a slider beside it."""
+        rows = []
+        for name in names:
+            field = self.fields[name]
+            low, high = _RANGES[name]
+            self._ranged[field] = Ranged(field, ladder(low, high))
+            rows.append(self._ranged[field].box)
+        return rows
+
+    def _need_rows(self, count: int) -> None:
+        """Controls for so many blocks; they are made when they are first needed."""
+        new = range(len(self.blocks) + 1, count + 1)
+        for number in new:
+            fields = _block_fields(number)
+            self.blocks.append(fields)
+            for field in fields.values():
+                self._listen(field)
+            self._ranged[fields["filters"]] = filters = Ranged(fields["filters"], ladder(1, 512))
+            usual = [fields[name] for name in ("kernel", "strides", "pooling", "batch_norm")]
+            details = w.HBox([fields[name] for name in DETAILS]).add_class("memviz-fields")
+            row = w.VBox([filters.box, w.HBox(usual).add_class("memviz-fields"), details])
+            self._rows.append((row, details))
+        if new:
+            self._rows_box.children = [row for row, _ in self._rows]
+
     def _heard(self, change: dict[str, Any]) -> None:
         if self._quiet:
             return
-        self._last = None if change["owner"] is self.preset else (change["owner"], change["old"])
+        owner = change["owner"]
+        self._last = None if owner is self.preset else (owner, change["old"])
         self.reached = self._last and self._last[0]
-        if change["owner"] is self.count:  # a new block starts as a copy of the last one
+        if owner is self.count:  # a new block starts as a copy of the last one
+            self._need_rows(change["new"])
             for new in range(max(change["old"], 1), change["new"]):
                 self._set([(field, self.blocks[new - 1][name].value) for name, field in self.blocks[new].items()])
-            self._show_rows()
-        self._moved(change["new"] if change["owner"] is self.preset and change["new"] != CUSTOM else None)
+        if owner is self.fields["device"]:
+            self._set([(self.fields["budget"], default_budget(change["new"]))])
+        self._show_rows()
+        self._moved(change["new"] if owner is self.preset and change["new"] != CUSTOM else None)
 
     def _show_rows(self) -> None:
-        for number, row in enumerate(self._rows):
+        """Only the blocks there are, their details on request, and the options that the optimizer has."""
+        for number, (row, details) in enumerate(self._rows):
             row.layout.display = "" if number < self.count.value else "none"
+            details.layout.display = "" if self.details.value else "none"
+        for name in OPTIMIZER_OPTIONS:
+            field = self.fields[name]
+            field.layout.display = "" if takes(self.fields["optimizer"].value, name) else "none"
 
 
-def _fields(values: dict[str, Any]) -> dict[str, w.Widget]:
-    """A control per knob, its range wide enough for the values."""
+def _values(field: w.Dropdown) -> list[Any]:
+    return [each[1] if isinstance(each, tuple) else each for each in field.options]
+
+
+_RANGES = {
+    "height": (1, 2048), "width": (1, 2048), "channels": (1, 512),
+    "dense": (0, 8192), "outputs": (1, 4096), "batch_size": (1, 4096),
+}  # fmt: skip
+
+
+def _fields() -> dict[str, w.Widget]:
+    """A control per knob."""
     heads = [(head.replace("_", " "), head) for head in HEADS]
-    devices = {default_device(): default_device()} | {REFERENCE: "reference (CPU, as a GPU)"}
+    here = {default_device(): default_device()} | {REFERENCE: "reference (CPU, as a GPU)"}
+    devices = [(text, name) for name, text in here.items()] + [(name, name) for name in cards()]
     phases = [(category_text(phase), phase) for phase in ("build", "first_step", "steady_step")]
+    options = {
+        name: w.Checkbox(description=name.replace("_", " "), indent=False, tooltip=f"Keras' {argument}")
+        for name, (argument, _, _) in OPTIMIZER_OPTIONS.items()
+    }
     return {
         "height": w.IntText(description="height"),
         "width": w.IntText(description="width"),
         "channels": w.IntText(description="channels"),
         "head": w.Dropdown(description="head", options=heads),
-        "dense": w.IntSlider(description="dense units", max=max(512, values["dense"])),
+        "dense": w.IntText(description="dense units"),
         "outputs": w.IntText(description="outputs"),
         "batch_size": w.IntText(description="batch size"),
         "optimizer": w.Dropdown(description="optimizer", options=OPTIMIZERS),
+        **options,
+        "accumulate": w.IntText(description="accumulate", tooltip="steps whose gradients are added up"),
         "dtype_policy": w.Dropdown(description="dtype policy", options=DTYPE_POLICIES),
-        "budget": w.Text(description="budget", placeholder="9513 MiB, 11 GB, or empty", continuous_update=False),
-        "device": w.Dropdown(description="device", options=[(text, name) for name, text in devices.items()]),
+        "jit_compile": w.Dropdown(description="XLA", options=[("auto", "auto"), ("on", True), ("off", False)]),
+        "budget": w.Text(description="budget", placeholder="9513 MiB, 40 %, or all", continuous_update=False),
+        "device": w.Dropdown(description="device", options=devices),
         "memory_growth": w.Checkbox(description="memory growth", indent=False),
         "phase": w.ToggleButtons(description="peak of", options=phases),
-        "log": w.ToggleButtons(description="axis", options=[("linear", False), ("log", True)]),
+        "scale": w.ToggleButtons(description="axis", options=["linear", "log", "share"]),
+        "order": w.ToggleButtons(description="layers by", options=["model", "size"]),
         "units": w.ToggleButtons(description="units", options=[("GiB", "binary"), ("GB", "decimal")]),
     }
 
 
-def _block_fields(number: int, blocks: list[dict[str, Any]]) -> dict[str, w.Widget]:
-    most = max([128, *(block["filters"] for block in blocks)])
-    pools = dict.fromkeys([*POOLINGS, *(block["pooling"] for block in blocks)])
+def _block_fields(number: int) -> dict[str, w.Widget]:
     fields = {
-        "filters": w.IntSlider(description=f"{number}: filters", min=1, max=most),
+        "filters": w.IntText(description=f"{number}: filters"),
         "kernel": w.IntText(description="kernel"),
         "strides": w.IntText(description="stride"),
-        "pooling": w.Dropdown(description="pool", options=list(pools)),
+        "pooling": w.Dropdown(description="pool", options=POOLINGS),
         "batch_norm": w.Checkbox(description="norm", indent=False),
+        "padding": w.Dropdown(description="padding", options=PADDINGS),
+        "activation": w.Dropdown(description="activation", options=ACTIVATIONS),
+        "dropout": w.FloatText(description="dropout", step=0.1),
     }
     for name, field in fields.items():
         field.tooltip = f"block {number}: {name.replace('_', ' ')}"

@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import replace
-from functools import lru_cache
 from typing import Any
 
 import ipywidgets as w
@@ -28,15 +27,18 @@ from memviz.measurement.trial import RunningTrial
 from memviz.models import presets
 from memviz.models.convnet import ConvNet
 from memviz.models.network import Network
-from memviz.setup import TrainingSetup
 from memviz.views import figures, tables
-from memviz.views.explorer import state as words
+from memviz.views.explorer import words
+from memviz.views.explorer.drawers import Compare, Keep, WhatIf, shown_profile
 from memviz.views.explorer.knobs import Knobs
-from memviz.views.explorer.state import TrialRun
+from memviz.views.explorer.state import ExplorerState, default_steps, opening_state, state_of, with_preset
 from memviz.views.explorer.style import Manners
+from memviz.views.explorer.words import TrialRun
 
 # Between two drawings of the trial's chart; and after a change the browser paints the layers' chart first.
 FRAME_SECONDS = 0.2
+ANSWERS = 64  # that are remembered: a knob moved back, or a change of the display alone, asks nothing
+NO_LAYER = "none"
 
 
 class Chart(go.FigureWidget):
@@ -52,7 +54,7 @@ class Explorer:
     """An open panel. `state`, `estimate` and `trial` are what it shows; `close` ends its trial and its threads."""
 
     def __init__(self, network: ConvNet | None = None) -> None:
-        self.state, notice = words.opening_state(network, available_bytes())
+        self.state, notice = opening_state(network, available_bytes())
         self.estimate: Estimate | None = None
         self.trial: Trial | None = None  # the last one that ended
         self.bars: go.FigureWidget | None = None  # made with the first answer
@@ -60,7 +62,8 @@ class Explorer:
         self.course: go.FigureWidget | None = None
         self._base = self.state.network  # what no knob sets is as here
         self._wanted = self._drawn = self.state  # what the knobs say, and whose estimate is drawn
-        self._looked_ahead_from: tuple[words.ExplorerState, w.Widget | None] | None = None
+        self._looked_ahead_from: tuple[ExplorerState, w.Widget | None] | None = None
+        self._answers: dict[str, Estimate] = {}
         self._run = TrialRun(state=self.state)
         self._handle: RunningTrial | None = None
         self._closed = self._mistaken = False
@@ -91,23 +94,34 @@ class Explorer:
         self.cancel_button = w.Button(description="Cancel", icon="stop", disabled=True)
         self.start_button.on_click(lambda _: self._start())
         self.cancel_button.on_click(lambda _: self._cancel())
-        steps = words.default_steps(self.state.network)
+        steps = default_steps(self.state.network)
         self.steps = w.BoundedIntText(description="steps", value=steps, min=3, max=1000)
+        self.record = w.Checkbox(description="record", indent=False, tooltip="every allocation of a step")
         self.progress = w.IntProgress(description="progress")
+        self.course_of = w.ToggleButtons(description="below", options=["step", "trial"])
+        self.course_of.observe(lambda _: self._put(self._draw_trial), names="value")
+        self.layer = w.Dropdown(description="layer", options=[NO_LAYER])
+        self.layer.observe(lambda _: self._put(self._draw_bars), names="value")
+        self._card = w.HTML()
+        self.what_if, self.compare = WhatIf(self._apply, self._put), Compare(self._apply, self._put)
+        self.keep = Keep(self._apply, self._complain, self._put)
+        drawers = w.Tab([drawer.box for drawer in (self.what_if, self.compare, self.keep)])
+        drawers.titles = ("Why, and what if", "Compare", "Take along")
         self._error, self._status, self._phases, self._table = w.HTML(), w.HTML(), w.HTML(), w.HTML()
         self._verdict = w.HTML(
             tables.paragraph("Starting TensorFlow in a child process for the first estimate ...", "verdict")
         )
         self._bars_box, self._course_box = w.VBox(), w.VBox()
-        controls = w.HBox([self.start_button, self.cancel_button, self.steps, self.progress])
+        controls = w.HBox([self.start_button, self.cancel_button, self.steps, self.record, self.progress])
+        self.knobs.display.children += (self.layer,)
         right = w.VBox([
             w.HTML(tables.paragraph(notice)), self._error, self._verdict, self.knobs.display, self._bars_box,
-            controls.add_class("memviz-controls"), self._status, self._course_box, self._phases,
+            self._card, controls.add_class("memviz-controls"), self._status,
+            self.course_of.add_class("memviz-course"), self._course_box, self._phases, drawers,
         ]).add_class("memviz-right")  # fmt: skip
         top = w.HBox([self.knobs.box, right]).add_class("memviz-top")
-        self.box = w.VBox([Manners(lambda number: self._put(self._reach, number)), top, self._table]).add_class(
-            "memviz"
-        )
+        self._manners = Manners(lambda number: self._put(self._reach, number))
+        self.box = w.VBox([self._manners, top, self._table]).add_class("memviz")
 
     # Callbacks, in the kernel's thread, and the thread that waits for a trial: they put records on the queue
 
@@ -117,17 +131,26 @@ class Explorer:
     def _moved(self, preset: str | None) -> None:
         if preset is not None:
             self._base = presets.ALL[preset]
-            self.knobs.show(replace(self._wanted, network=self._base))
-            self.steps.value = words.default_steps(self._base)
+            self.knobs.show(with_preset(self._wanted, self._base))
+            self.steps.value = default_steps(self._base)
         try:
-            self._wanted = words.state_of(self.knobs.values(), self._base)
+            self._wanted = state_of(self.knobs.values(), self._base)
             self._mistaken = False
         except (ValueError, TypeError) as error:
             self._mistaken = True  # what the knobs say cannot be trained
-            self._put(self._complain, f"{error} The chart below still shows the last setup that works.")
+            said = f"{error} The chart below still shows the last setup that works."
+            self._put(self._complain, said, self.knobs.reached)
         else:
             self.knobs.mark(self._wanted)
             self._put(self._follow)
+
+    def _apply(self, state: ExplorerState) -> None:
+        """Set the knobs to a state that comes from elsewhere; how it is displayed stays."""
+        shown = {name: getattr(self._wanted, name) for name in vars(self._wanted) if name not in ("network", "setup")}
+        self._base, self._mistaken = state.network, False
+        self._wanted = replace(state, **shown)
+        self.knobs.show(self._wanted)
+        self._put(self._follow)
 
     def _start(self) -> None:
         if not self.start_button.disabled and not self._mistaken:
@@ -137,8 +160,9 @@ class Explorer:
     def _train(self, run: TrialRun) -> None:
         try:
             self._handle = RunningTrial(
-                *run.state.question, steps=run.steps, on_event=lambda event: self._put(self._add, event)
-            )
+                *run.state.question, steps=run.steps, record=run.record,
+                on_event=lambda event: self._put(self._add, event),
+            )  # fmt: skip
             if self._closed:
                 self._cancel()
             self._put(self._end, self._handle.wait())
@@ -169,8 +193,11 @@ class Explorer:
             except Exception as error:  # it would vanish in JupyterLab
                 self._complain(f"The panel failed: {type(error).__name__}: {error}")
 
-    def _complain(self, sentence: str) -> None:
+    def _complain(self, sentence: str, knob: w.Widget | None = None) -> None:
+        """Say what is wrong above the charts, and at the knob that was moved last."""
         self._error.value = tables.paragraph(sentence, "alert")
+        number = self.knobs.all.index(knob) if knob in self.knobs.all else None
+        self._manners.send({"wrong": number, "text": sentence})
 
     def _follow(self) -> None:
         if self.state is not self._wanted:
@@ -194,14 +221,16 @@ class Explorer:
                 if self._closed or self._wanted is not state or self.knobs.reached is not knob:
                     return
                 with contextlib.suppress(Exception):  # nobody has asked yet
-                    _estimate(*words.state_of(values, self._base).question)
+                    self._answer(state_of(values, self._base))
 
         threading.Thread(target=ask, name="memviz-ahead", daemon=True).start()
         self._looked_ahead_from = (state, knob)
 
     def _begin(self) -> None:
         known = self.estimate if self._drawn.question == self.state.question else None
-        self._run = TrialRun(state=self.state, steps=self.steps.value, estimate=known)
+        record = self.record.value
+        self._run = TrialRun(state=self.state, steps=self.steps.value, record=record, estimate=known)
+        self.course_of.value = "trial"
         self.progress.max, self.progress.bar_style = self._run.steps, "info"
         threading.Thread(target=self._train, args=(self._run,), name="memviz-trial", daemon=True).start()
 
@@ -217,22 +246,61 @@ class Explorer:
     def _draw_bars(self) -> None:
         state = self.state
         try:
-            self.estimate, self._drawn = _estimate(*state.question), state
+            self.estimate, self._drawn = self._answer(state), state
         except Exception as error:  # the last good chart stays
             self._complain(f"No estimate: {error}")
             self._verdict.value = self._verdict.value if self.bars else ""
             return
         if self._closed:
             return
-        profile = self.estimate.phases[state.phase].profile or self.estimate.profile
-        figure = figures.layer_figure(profile, log=state.log, units=state.units)
-        self.bars = _shown(self.bars, figure, self._bars_box)
+        profile = shown_profile(state, self.estimate)
+        rows = [NO_LAYER, *profile.by_layer().index]
+        if list(self.layer.options) != rows:
+            self.layer.options = rows  # and none of them is chosen
+        chosen = self.layer.value if self.layer.value != NO_LAYER else None
+        figure = figures.layer_figure(profile, scale=state.scale, order=state.order, chosen=chosen, units=state.units)
+        first, self.bars = self.bars is None, _shown(self.bars, figure, self._bars_box)
+        if first:
+            for trace in self.bars.data:
+                trace.on_click(self._clicked)
+        lines = words.layer_card(state.network, chosen, profile, state.units) if chosen else []
+        self._card.value = tables.lines(lines, "card")
         budget = state.setup.budget_bytes
         fits = "" if budget is None else f"memviz-fits-{verdict_of(self.estimate, budget)}"
         self._verdict.value = tables.paragraph(words.verdict(state, self.estimate), f"verdict {fits}")
-        table = tables.layer_table_html(tables.layer_table(profile, state.network), state.units)
+        self.what_if.show(state, self.estimate)
+        self.compare.show(state, self.estimate)
+        self.keep.show(state, self.estimate)
+        table = tables.layer_table_html(tables.layer_table(profile, state.network), state.units, chosen)
         not_counted = tables.paragraph(f"Not counted: {' '.join(profile.not_counted)}")
         self._table.value = f'<div class="memviz-wide" tabindex="0">{table}</div>{not_counted}'
+
+    def _answer(self, state: ExplorerState) -> Estimate:
+        key = repr(state.question)
+        if key not in self._answers:
+            network, setup = state.question
+            answer = shared_service().estimate(Network.of(network), setup)
+            while len(self._answers) >= ANSWERS:
+                self._answers.pop(next(iter(self._answers)), None)
+            self._answers[key] = answer
+        return self._answers[key]
+
+    def _clicked(self, trace: Any, points: Any, _: Any) -> None:
+        """A bar was clicked: its layer is chosen, or if it was, none any more."""
+        if points.point_inds and self.bars is not None:
+            name = self.bars.layout.meta[points.point_inds[0]]
+            self.layer.value = NO_LAYER if self.layer.value == name else name
+
+    def _step_figure(self, estimate: Estimate) -> go.Figure:
+        """The step as it is estimated, and where a trial of these knobs recorded it, that as a line."""
+        state, measured = self.state, self._run.trial.phases.get(self.state.phase) if self._run.trial else None
+        estimated = shown_profile(state, estimate)
+        same = self._run.state.question == state.question
+        recorded = measured.profile if measured and same and measured.profile else None
+        return figures.timeline(
+            recorded or estimated, estimate=estimated if recorded else None, budget_bytes=state.setup.budget_bytes,
+            chosen=self.layer.value if self.layer.value != NO_LAYER else None, units=state.units,
+        )  # fmt: skip
 
     def _draw_trial(self) -> None:
         run, units = self._run, self.state.units
@@ -242,10 +310,8 @@ class Explorer:
         title, ended, budget = words.trial_title(run, self.state), words.ending_text(run), run.state.setup.budget_bytes
         estimate, self.progress.value = run.estimate or Estimate({}, 0, "", ""), run.steps_done
         levels = {name: phase.peak_bytes for name, phase in estimate.phases.items()}
-        if self.estimate is not None and not run.steps:
-            profile = self.estimate.phases[self.state.phase].profile or self.estimate.profile
-            figure = figures.timeline(profile, budget_bytes=budget, units=units)
-            self.step = _shown(self.step, figure, self._course_box)
+        if self.estimate is not None and self.course_of.value == "step":
+            self.step = _shown(self.step, self._step_figure(self.estimate), self._course_box)
         else:
             figure = figures.trial_figure(
                 run.events, estimated=levels, budget_bytes=budget, units=units, title=title, ended=ended
@@ -254,11 +320,6 @@ class Explorer:
         table = tables.phase_table(estimate.phases, run.trial.phases if run.trial else {}, estimate.peak_ranges)
         stale = "memviz-stale" if run.state.question != self.state.question else ""
         self._phases.value = f'<div class="{stale}">{tables.phase_table_html(table, units)}</div>'
-
-
-@lru_cache(maxsize=64)  # a knob moved back, or a change of the display alone, asks nothing
-def _estimate(network: ConvNet, setup: TrainingSetup) -> Estimate:
-    return shared_service().estimate(Network.of(network), setup)
 
 
 def _shown(widget: go.FigureWidget | None, figure: go.Figure, box: w.Box) -> go.FigureWidget:

@@ -1,30 +1,36 @@
-"""What the explorer shows, as data: one frozen state, and pure functions from it to sentences. No widgets here."""
+"""What the explorer shows, as data: one frozen state, and what the knobs say of it. No widgets here."""
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
-from memviz.advice.fits import verdict_of
-from memviz.failure import PHASE_WORDS
+from memviz.child.machine import budget_of
 from memviz.models import presets
 from memviz.models.convnet import ConvBlock, ConvNet
 from memviz.setup import REFERENCE, TrainingSetup
-from memviz.units import GIB, MIB, UnitSystem, format_bytes, shape_text
-from memviz.views.text import category_text, error_text, percent_text, range_text
-
-if TYPE_CHECKING:
-    from memviz.estimation.result import Estimate
-    from memviz.measurement.result import Trial, TrialEvent
+from memviz.units import GIB, MIB, UnitSystem, format_bytes
+from memviz.views.figures import Order, Scale
 
 BUDGET_BYTES = 9513 * MIB  # the 9.29 GiB card of the founding question
 NEEDED_FREE_BYTES = 11 * GIB  # what a trial of bird_audio under that budget asks of the host
 CUSTOM = "your own"
-DISPLAY = ("phase", "log", "units")  # the knobs that are the state's own; those below are as the record names them
-SETUP = ("batch_size", "optimizer", "dtype_policy", "device", "memory_growth")
-BLOCK = ("filters", "kernel", "strides", "batch_norm")
+# The knobs that are the state's own; those below are as the records name them.
+DISPLAY = ("phase", "scale", "order", "units")
+SETUP = ("batch_size", "dtype_policy", "jit_compile", "device", "memory_growth")
+BLOCK = ("filters", "kernel", "strides", "batch_norm", "padding", "activation", "dropout")
+# A knob: Keras' argument, its value where the knob is on, and the optimizers that take it (None: all). Each is one more
+# slot or copy of every weight.
+OPTIMIZER_OPTIONS: dict[str, tuple[str, Any, tuple[str, ...] | None]] = {
+    "momentum": ("momentum", 0.9, ("sgd", "rmsprop")),
+    "centered": ("centered", True, ("rmsprop",)),
+    "amsgrad": ("amsgrad", True, ("adam", "adamw")),
+    "moving_average": ("use_ema", True, None),
+}
+ACCUMULATION = "gradient_accumulation_steps"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +40,8 @@ class ExplorerState:
     network: ConvNet
     setup: TrainingSetup
     phase: str = "steady_step"  # whose peak the bars show
-    log: bool = False
+    scale: Scale = "linear"
+    order: Order = "model"
     units: UnitSystem = "binary"
 
     @property
@@ -57,7 +64,13 @@ def opening_state(network: ConvNet | None, free_bytes: int) -> tuple[ExplorerSta
     setup = TrainingSetup(
         batch_size=1, optimizer="adam", dtype_policy=policy, device=REFERENCE, budget_bytes=BUDGET_BYTES
     )
-    return ExplorerState(network=network, setup=setup), notice
+    return with_preset(ExplorerState(network=network, setup=setup), network), notice
+
+
+def with_preset(state: ExplorerState, network: ConvNet) -> ExplorerState:
+    """The state with another network, trained as that preset is; device and display stay."""
+    training: dict[str, Any] = {"batch_size": 1, "optimizer": "adam"} | presets.TRAINING.get(preset_name(network), {})
+    return replace(state, network=network, setup=replace(state.setup, **training))
 
 
 def preset_name(network: ConvNet) -> str:
@@ -72,9 +85,14 @@ def default_steps(network: ConvNet) -> int:
     return 20 if max(math.prod(layer.output_shape) for layer in network.plan) > 1_000_000 else 100
 
 
+def default_budget(device: str) -> str:
+    """The budget's text for a device: on the reference device the founding question's card, else all there is."""
+    return _budget_text(BUDGET_BYTES) if device == REFERENCE else ""
+
+
 def knobs_of(state: ExplorerState) -> dict[str, Any]:
     """The controls' values for a state, the budget as text, a pooling as ``none``, ``max 2``, ``average 4``."""
-    network, setup, budget = *state.question, state.setup.budget_bytes
+    network, setup = state.question
     height, width, channels = network.input_shape
     return {
         "height": height, "width": width, "channels": channels,
@@ -84,14 +102,15 @@ def knobs_of(state: ExplorerState) -> dict[str, Any]:
             for block in network.blocks
         ],
         "head": network.head, "dense": network.dense[0] if network.dense else 0, "outputs": network.outputs,
-        "budget": f"{budget // MIB} MiB" if budget and budget % MIB == 0 else f"{budget} B" if budget else "",
+        "budget": _budget_text(setup.budget_bytes),
+        **_optimizer_knobs(setup.optimizer),
         **{name: getattr(setup, name) for name in SETUP},
         **{name: getattr(state, name) for name in DISPLAY},
     }  # fmt: skip
 
 
 def state_of(knobs: Mapping[str, Any], base: ConvNet) -> ExplorerState:
-    """The state for the controls' values. What no knob sets (padding, dropout, ...) stays as in ``base``.
+    """The state for the controls' values. What no knob sets (more dense layers, output activation) is as in ``base``.
 
     Raises ValueError in words for people where a value is not possible.
     """
@@ -104,8 +123,35 @@ def state_of(knobs: Mapping[str, Any], base: ConvNet) -> ExplorerState:
         outputs=knobs["outputs"],
         dtype_policy=None,
     )
-    setup = TrainingSetup.create(budget=knobs["budget"].strip() or None, **{name: knobs[name] for name in SETUP})
+    budget = budget_of(knobs["budget"].strip() or None, knobs["device"])
+    options = {name: knobs[name] for name in SETUP}
+    setup = TrainingSetup.create(budget=budget, optimizer=_optimizer(knobs), **options)
     return ExplorerState(network=network, setup=setup, **{name: knobs[name] for name in DISPLAY})
+
+
+def takes(optimizer: str, option: str) -> bool:
+    """Whether an optimizer has an option of `OPTIMIZER_OPTIONS`."""
+    takers = OPTIMIZER_OPTIONS[option][2]
+    return takers is None or optimizer in takers
+
+
+def saved(state: ExplorerState) -> str:
+    """A state as JSON, for `restored`."""
+    setup = {name: getattr(state.setup, name) for name in ("optimizer", "budget_bytes", *SETUP)}
+    display = {name: getattr(state, name) for name in DISPLAY}
+    return json.dumps({"memviz": 1, "network": asdict(state.network), "setup": setup, **display}, indent=1)
+
+
+def restored(text: str) -> ExplorerState:
+    """The state that `saved` wrote. Raises ValueError, in one sentence, for any other text."""
+    try:
+        told = json.loads(text)
+        network = told["network"] | {"blocks": [ConvBlock(**block) for block in told["network"]["blocks"]]}
+        display = {name: told[name] for name in DISPLAY}
+        state = ExplorerState(network=ConvNet(**network), setup=TrainingSetup(**told["setup"]), **display)
+        return state_of(knobs_of(state), state.network)  # what no control can show is refused here
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ValueError(f"This is no setup that memviz saved ({type(error).__name__}: {error}).") from error
 
 
 def _block(values: Mapping[str, Any], bases: Sequence[ConvBlock]) -> ConvBlock:
@@ -116,105 +162,25 @@ def _block(values: Mapping[str, Any], bases: Sequence[ConvBlock]) -> ConvBlock:
     return replace(base, **{**values, **pooling})
 
 
-def verdict(state: ExplorerState, estimate: Estimate) -> str:
-    """One sentence: what training needs, which phase decides, whether it fits, and what dominates."""
-    need, budget, units = estimate.required_bytes, state.setup.budget_bytes, state.units
-    decides, network = estimate.phases[estimate.largest_phase], state.network
-    lies = range_text(*estimate.peak_ranges.get(decides.name, (0, 0)), units)
-    text = (
-        f"Training these {network.parameters:,} parameters with {state.setup.optimizer} and batch "
-        f"{state.setup.batch_size:,} needs {format_bytes(need, units)}, fragmentation included (the "
-        f"{category_text(decides.name)} decides{f'; peak {lies}' if lies else ''})"
-    )
-    if budget is not None:
-        text += f" and {_fit(estimate, budget, units)}"
-    held = (decides.profile or estimate.profile).by_category()
-    largest = f"{category_text(str(held.idxmax()))} is {percent_text(held.max() / held.sum())} of that peak"
-    layer = max(network.plan, key=lambda each: each.parameters)
-    flattened = network.plan[network.plan.index(layer) - 1].name == "flatten"
-    name = f"flatten \N{RIGHTWARDS ARROW} {layer.name}" if flattened else layer.name
-    share = percent_text(layer.parameters / network.parameters)
-    return f"{text}; {largest}, and {name} ({layer.formula}) holds {share} of the parameters."
+def _budget_text(budget: int | None) -> str:
+    return f"{budget // MIB} MiB" if budget and budget % MIB == 0 else f"{budget} B" if budget else ""
 
 
-def _fit(estimate: Estimate, budget: int, units: UnitSystem) -> str:
-    need, has = estimate.required_bytes, format_bytes(budget, units)
-    gap, verdict = format_bytes(abs(budget - need), units), verdict_of(estimate, budget)
-    if verdict == "yes":
-        return f"fits into {has} with {gap} to spare"
-    if verdict == "close":
-        left, share = "to spare" if need <= budget else "missing", percent_text(estimate.completing or 0)
-        return (
-            f"may fit into {has}, with {gap} {left}: {share} of the orders that TensorFlow may execute it in complete"
+def _optimizer_knobs(optimizer: Any) -> dict[str, Any]:
+    name, config = (optimizer, {}) if isinstance(optimizer, str) else (optimizer["class_name"], optimizer["config"])
+    options = {knob: bool(config.get(argument)) for knob, (argument, _, _) in OPTIMIZER_OPTIONS.items()}
+    return {"optimizer": name, "accumulate": config.get(ACCUMULATION) or 1, **options}
+
+
+def _optimizer(knobs: Mapping[str, Any]) -> str | dict[str, Any]:
+    """A name or, with options that are on, a serialized config."""
+    name, steps = knobs["optimizer"], knobs["accumulate"]
+    if steps < 1:
+        raise ValueError(
+            f"accumulate={steps} is not possible; gradients are added up over 1 step (that is all) or more."
         )
-    text = f"does not fit into {has}: {f'{gap} are missing' if need > budget else 'memory growth leaves it in pieces'}"
-    if (failed := estimate.failure) is None:
-        return text
-    asked, shape = format_bytes(failed.requested_bytes or 0, units), shape_text(failed.shape or ())
-    return f"{text}, and {PHASE_WORDS[failed.phase]} fails when {asked} ({shape or 'a scalar'}) are asked for"
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrialRun:
-    """A trial as the panel knows it: what was asked, the estimate of just that, what came so far, how it ended."""
-
-    state: ExplorerState
-    steps: int = 0  # 0: none was begun
-    estimate: Estimate | None = None
-    events: tuple[TrialEvent, ...] = ()
-    trial: Trial | None = None
-    refused: str = ""  # why it could not start
-
-    @property
-    def steps_done(self) -> int:
-        """Steps that have ended."""
-        return sum(event.step is not None for event in self.events)
-
-    def error_of(self, phase: str) -> float | None:
-        """(estimated - measured) / measured of a phase's peak, where both are known."""
-        estimated = self.estimate.phases.get(phase) if self.estimate else None
-        measured = self.trial.phases.get(phase) if self.trial else None
-        return (estimated.peak_bytes - measured.peak_bytes) / measured.peak_bytes if estimated and measured else None
-
-
-def trial_title(run: TrialRun, state: ExplorerState) -> str:
-    """The trial figure's title: what was trained, and whether that is what the knobs say now."""
-    if not run.steps:
-        return "Estimate per phase, before any trial"
-    network, setup = run.state.question
-    what = f"{network.name}, {setup.optimizer}, batch {setup.batch_size:,}, {setup.dtype_policy}"
-    return f"Trial: {what}" if run.state.question == state.question else f"Earlier trial, not of these knobs: {what}"
-
-
-def trial_sentence(run: TrialRun, units: UnitSystem) -> str:
-    """How the trial stands, in one sentence."""
-    if not run.steps:
-        return "A trial trains this network for real, on handwritten digits, in a child process."
-    if run.refused:
-        return f"The trial did not start. {run.refused}"
-    if run.trial is not None:
-        return _ended_sentence(run, run.trial, units)
-    if not run.events or run.events[-1].phase == "import":
-        return "TensorFlow is starting in a child process ..."
-    phase, seconds = category_text(run.events[-1].phase).capitalize(), run.events[-1].seconds
-    sizes = [0, *(e.bytes_in_use for e in run.events if e.kind in ("sample", "step"))]
-    used = format_bytes(sizes[-1], units)
-    return f"{phase}: {run.steps_done} of {run.steps} steps, {used} in use, {seconds:.0f} s."
-
-
-def _ended_sentence(run: TrialRun, trial: Trial, units: UnitSystem) -> str:
-    if trial.error is not None:
-        gone = " The child process is gone and its memory is free again."
-        return trial.error + gone * (trial.status == "cancelled")
-    losses = [step.loss for step in trial.steps if step.loss is not None]
-    fell = f" and the mean loss went from {losses[0]:.3f} to {losses[-1]:.3f}" if len(losses) > 1 else ""
-    peak = f"steady peak {format_bytes(trial.peak_bytes, units)} measured" if trial.peak_bytes else "no steady peak"
-    error = run.error_of("steady_step")
-    off = "" if error is None else f", estimate off by {error_text(error)}"
-    return f"Completed: {len(trial.steps)} steps, {peak}{off}{fell}. {trial.note}".rstrip()
-
-
-def ending_text(run: TrialRun) -> str:
-    """The words at the end of the measured line; empty where the trial completed or still runs."""
-    status = run.trial.status if run.trial else "completed"
-    return "" if status == "completed" else status.replace("_", " ")
+    config = {
+        argument: value for knob, (argument, value, _) in OPTIMIZER_OPTIONS.items() if knobs[knob] and takes(name, knob)
+    }
+    config |= {ACCUMULATION: steps} if steps > 1 else {}
+    return {"class_name": name, "config": config} if config else name
