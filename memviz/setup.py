@@ -95,6 +95,11 @@ class TrainingSetup:
         """A setup from the keywords of the public functions; ``budget`` is bytes or text such as ``"9513 MiB"``."""
         return cls(budget_bytes=None if budget is None else parse_bytes(budget), **options)
 
+    def options(self) -> dict[str, Any]:
+        """The keywords of the public functions that make this setup: what `create` takes."""
+        kept = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "budget_bytes"}
+        return kept | {"budget": self.budget_bytes}
+
     def describe(self) -> dict[str, object]:
         """The setup as plain data (text, numbers, None), for a profile's record and for JSON."""
         return {f.name: _plain(getattr(self, f.name)) for f in fields(self)}

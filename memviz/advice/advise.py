@@ -12,7 +12,7 @@ from memviz.cards import card
 from memviz.models.convnet import ConvNet
 from memviz.models.network import Network
 from memviz.setup import REFERENCE, TrainingSetup
-from memviz.units import format_bytes
+from memviz.units import UnitSystem, format_bytes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,8 +45,12 @@ class Change:
         return self.fit.required_bytes
 
     def __str__(self) -> str:
+        return self.text()
+
+    def text(self, units: UnitSystem = "binary") -> str:
+        """What is changed, what is required after it, whether that fits, and the cost."""
         fits = {"yes": "fits", "close": "is close", "no": "does not fit"}[self.fit.verdict]
-        return f"{self.what}: {format_bytes(self.required_bytes)}, {fits}. {self.cost}."
+        return f"{self.what}: {format_bytes(self.required_bytes, units)}, {fits}. {self.cost}."
 
 
 @dataclass(frozen=True)
@@ -162,10 +166,8 @@ class _Adviser:
         if saved < _WORTH * self._now.required_bytes:
             return None
         what, cost = ("; ".join(getattr(p, name) for p in proposals) for name in ("what", "cost"))
-        options = {name: getattr(setup, name) for name in vars(setup) if name != "budget_bytes"}
-        options["budget"] = setup.budget_bytes
         given = network.source if isinstance(network.source, ConvNet) else network
-        change = Change(what, cost, tuple(p.kind for p in proposals), given, options, fit, saved)
+        change = Change(what, cost, tuple(p.kind for p in proposals), given, setup.options(), fit, saved)
         if self._on_change is not None:
             self._on_change(change)
         return change

@@ -169,8 +169,9 @@ def timeline(
     course = _line(profile.source, _shares(line), total.tolist(), units, INK, width=1.2 if estimate else 0)
     course["line"]["shape"] = "hv"
     traces.append(course | {"hovertext": texts, "showlegend": estimate is not None})
-    by_layer = areas.timeline("layer")
-    held = by_layer[chosen].loc[points.index].tolist() if chosen in by_layer else []
+    held: list[int] = []
+    if chosen is not None and chosen in (by_layer := areas.timeline("layer")):
+        held = by_layer[chosen].loc[points.index].tolist()
     one = _line(chosen or "", at if held else [], held, units, "#CC3311", width=2.5, dash="dot")
     one["line"]["shape"] = "hv"
     traces.append(one | {"visible": bool(held)})

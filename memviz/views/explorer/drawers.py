@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import ipywidgets as w
+import pandas as pd
 
 from memviz.advice.advise import Advice, Change, advise
 from memviz.estimation.result import Estimate
 from memviz.models.script import keras_script
 from memviz.profile import MemoryProfile
 from memviz.setup import TrainingSetup
-from memviz.units import format_bytes
 from memviz.views import page, tables
 from memviz.views.explorer.state import ExplorerState, restored, saved
 from memviz.views.explorer.words import compared, why
@@ -74,11 +74,8 @@ class WhatIf:
         self._changes.children = ()
 
     def _seek(self, state: ExplorerState) -> None:
-        setup = state.setup
-        options = {name: getattr(setup, name) for name in vars(setup) if name != "budget_bytes"}
         try:
-            budget = setup.budget_bytes
-            found = advise(state.network, budget=budget, on_change=lambda c: self._heard(state, c), **options)
+            found = advise(state.network, on_change=lambda c: self._heard(state, c), **state.setup.options())
         except _CancelledError:
             self._put(self._found, state, None, "")
         except Exception as error:  # a sentence for the panel
@@ -107,13 +104,10 @@ class WhatIf:
 
     def _row(self, state: ExplorerState, change: Change) -> w.Widget:
         button = w.Button(description="Apply", tooltip=change.what)
-        options = {name: value for name, value in change.options.items() if name != "budget"}
-        setup = TrainingSetup.create(budget=state.setup.budget_bytes, **options)
+        setup = TrainingSetup.create(**{**change.options, "budget": state.setup.budget_bytes})
         target = replace(state, network=change.network, setup=setup)
         button.on_click(lambda _: self._apply(target))
-        fits = {"yes": "fits", "close": "is close", "no": "does not fit"}[change.fit.verdict]
-        text = f"{change.what}: {format_bytes(change.required_bytes, state.units)}, {fits}. {change.cost}."
-        return w.HBox([button, w.HTML(tables.paragraph(text, "change"))]).add_class("memviz-change")
+        return w.HBox([button, w.HTML(tables.paragraph(change.text(state.units), "change"))]).add_class("memviz-change")
 
 
 class Compare:
@@ -162,7 +156,7 @@ class Keep:
         """complain: called with a sentence. put: as of `WhatIf`."""
         self._apply, self._complain, self._put = apply, complain, put
         self._now: tuple[ExplorerState, Estimate] | None = None
-        self.code = w.Textarea(description="Keras code", disabled=False, rows=14).add_class("memviz-code")
+        self.code = w.Textarea(description="Keras code", rows=14).add_class("memviz-code")
         self.copy_button = w.Button(description="Copy code", icon="copy").add_class("memviz-copy")
         self._links = w.HTML()
         self.html_button = w.Button(description="Figures as HTML", icon="file")
@@ -173,12 +167,11 @@ class Keep:
         buttons = w.HBox([self.copy_button, self._links, self.html_button, self.upload]).add_class("memviz-controls")
         self.box = w.VBox([buttons, self._said, self.code])
 
-    def show(self, state: ExplorerState, estimate: Estimate) -> None:
-        """What is taken along is this from now on."""
+    def show(self, state: ExplorerState, estimate: Estimate, table: pd.DataFrame) -> None:
+        """What is taken along is this from now on. table: of the layers."""
         self._now = state, estimate
-        table = tables.layer_table(shown_profile(state, estimate), state.network).to_csv()
         name = state.network.name
-        files = [("Setup as JSON", f"{name}.json", saved(state)), ("Table as CSV", f"{name}.csv", table)]
+        files = [("Setup as JSON", f"{name}.json", saved(state)), ("Table as CSV", f"{name}.csv", table.to_csv())]
         self._links.value = " &nbsp; ".join(_download(*each) for each in files)
         self.code.value = keras_script(*state.question)
 

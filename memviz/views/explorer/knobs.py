@@ -88,7 +88,7 @@ class Knobs:
             return
         before = self._last[1] if self._last and self._last[0] is field else None
         if isinstance(field, w.Dropdown):
-            options = [each[1] if isinstance(each, tuple) else each for each in field.options]
+            options = _values(field)
             at = options.index(field.value)
             back = before in options and options.index(before) > at
             order = sorted(range(len(options)), key=lambda index: (abs(index - at), (index > at) == back))

@@ -257,7 +257,7 @@ class Explorer:
         rows = [NO_LAYER, *profile.by_layer().index]
         if list(self.layer.options) != rows:
             self.layer.options = rows  # and none of them is chosen
-        chosen = self.layer.value if self.layer.value != NO_LAYER else None
+        chosen = self._chosen
         figure = figures.layer_figure(profile, scale=state.scale, order=state.order, chosen=chosen, units=state.units)
         first, self.bars = self.bars is None, _shown(self.bars, figure, self._bars_box)
         if first:
@@ -270,8 +270,9 @@ class Explorer:
         self._verdict.value = tables.paragraph(words.verdict(state, self.estimate), f"verdict {fits}")
         self.what_if.show(state, self.estimate)
         self.compare.show(state, self.estimate)
-        self.keep.show(state, self.estimate)
-        table = tables.layer_table_html(tables.layer_table(profile, state.network), state.units, chosen)
+        layers = tables.layer_table(profile, state.network)
+        self.keep.show(state, self.estimate, layers)
+        table = tables.layer_table_html(layers, state.units, chosen)
         not_counted = tables.paragraph(f"Not counted: {' '.join(profile.not_counted)}")
         self._table.value = f'<div class="memviz-wide" tabindex="0">{table}</div>{not_counted}'
 
@@ -284,6 +285,11 @@ class Explorer:
                 self._answers.pop(next(iter(self._answers)), None)
             self._answers[key] = answer
         return self._answers[key]
+
+    @property
+    def _chosen(self) -> str | None:
+        """The layer that stands out, if any."""
+        return None if self.layer.value == NO_LAYER else self.layer.value
 
     def _clicked(self, trace: Any, points: Any, _: Any) -> None:
         """A bar was clicked: its layer is chosen, or if it was, none any more."""
@@ -299,7 +305,7 @@ class Explorer:
         recorded = measured.profile if measured and same and measured.profile else None
         return figures.timeline(
             recorded or estimated, estimate=estimated if recorded else None, budget_bytes=state.setup.budget_bytes,
-            chosen=self.layer.value if self.layer.value != NO_LAYER else None, units=state.units,
+            chosen=self._chosen, units=state.units,
         )  # fmt: skip
 
     def _draw_trial(self) -> None:

@@ -14,7 +14,7 @@ from memviz.failure import PHASE_WORDS
 from memviz.models.convnet import ConvNet, LayerPlan
 from memviz.profile import MemoryProfile
 from memviz.units import UnitSystem, format_bytes, shape_text
-from memviz.views.explorer.state import ExplorerState, knobs_of
+from memviz.views.explorer.state import DISPLAY, OPTIMIZER_OPTIONS, ExplorerState, knobs_of
 from memviz.views.tables import difference_table
 from memviz.views.text import category_text, error_text, percent_text, range_text
 
@@ -87,7 +87,7 @@ def why(network: ConvNet, profile: MemoryProfile, units: UnitSystem, most: int =
 def optimizer_text(state: ExplorerState) -> str:
     """``adam``, or with what is switched on: ``adam (amsgrad, moving average)``."""
     knobs = knobs_of(state)
-    options = [name.replace("_", " ") for name in ("momentum", "centered", "amsgrad", "moving_average") if knobs[name]]
+    options = [name.replace("_", " ") for name in OPTIMIZER_OPTIONS if knobs[name]]
     if knobs["accumulate"] > 1:
         options.append(f"gradients of {knobs['accumulate']} steps added up")
     return knobs["optimizer"] + (f" ({', '.join(options)})" if options else "")
@@ -127,8 +127,7 @@ def _kept(plan: LayerPlan) -> str:
 def changes(before: ExplorerState, after: ExplorerState) -> list[str]:
     """What the knobs say otherwise: ``optimizer adam -> sgd``, ``block 2 filters 16 -> 32``."""
     old, new = dict(_flat(knobs_of(before))), dict(_flat(knobs_of(after)))
-    display = ("phase", "scale", "order", "units")
-    names = [name for name in dict.fromkeys([*old, *new]) if name not in display and old.get(name) != new.get(name)]
+    names = [name for name in dict.fromkeys([*old, *new]) if name not in DISPLAY and old.get(name) != new.get(name)]
     return [f"{category_text(n)} {old.get(n, 'none')} {_ARROW} {new.get(n, 'none')}" for n in names]
 
 
