@@ -91,6 +91,7 @@ def estimate_to_dict(estimate: Estimate) -> dict[str, Any]:
     alive, failure = estimate.at_failure, estimate.failure
     return _written(ESTIMATE, estimate) | {
         "phases": phases, "failure": failure and asdict(failure), "at_failure": alive and profile_to_dict(alive),
+        "layers": [asdict(layer) for layer in estimate.layers],
     }  # fmt: skip
 
 

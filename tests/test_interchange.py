@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from memviz import interchange
 from memviz.estimation.result import Estimate
 from memviz.failure import Failure
+from memviz.models.convnet import LayerPlan
 from memviz.profile import PHASES, Allocation, Category, MemoryProfile, Phase
 
 names = st.text(max_size=8)
@@ -58,7 +59,8 @@ def test_an_estimate_comes_back_equal(profile, required, with_profile):
     if with_profile:
         failure = Failure("build", "AddV2", (10, 10), "float32", 400, 300, weight="dense/kernel")
         given_fields |= {"failure": failure, "at_failure": profile}
-    others = {"loss": "mse", "completing": 0.5}
+    layer = LayerPlan("dense", "Dense", {"activation": "relu"}, (10,), ((10, 10), (10,)), (), (10,))
+    others = {"loss": "mse", "completing": 0.5, "layers": (layer,)}
     assert {*given_fields, *others, "failure", "at_failure"} == {f.name for f in fields(Estimate)}
     estimate = Estimate(**given_fields, **others)
     assert interchange.estimate_from_dict(through_json(interchange.estimate_to_dict(estimate))) == estimate

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 from memviz.estimation import kernels
 from memviz.estimation.graph import Node, StepGraph
+from memviz.models.convnet import LayerPlan
 from memviz.models.patching import patched
 from memviz.profile import INPUT, LOSS, METRICS, OPTIMIZER, ROWS_BESIDE_LAYERS, UNATTRIBUTED, Category
 
@@ -204,6 +205,31 @@ def rows_of(model: Any) -> dict[int, str]:
         taken[layer.name] = count = taken.get(layer.name, 0) + 1
         rows[id(layer)] = layer.name if count == 1 else f"{layer.name} ({count})"
     return rows
+
+
+def plans_of(model: Any) -> tuple[LayerPlan, ...]:
+    """What each layer with a row is, by the row's name."""
+    rows = rows_of(model)
+    return tuple(_plan(layer, rows[id(layer)]) for layer in layers_of(model))
+
+
+def _plan(layer: Any, name: str) -> LayerPlan:
+    weights, buffers = (
+        tuple(tuple(v.shape) for v in each) for each in (layer.trainable_variables, layer.non_trainable_variables)
+    )
+    activation = getattr(getattr(layer, "activation", None), "__name__", None)
+    arguments = {"activation": activation} if activation else {}
+    ends = _of_an_example(layer, "output"), _of_an_example(layer, "input")
+    return LayerPlan(name, type(layer).__name__, arguments, ends[0], weights, buffers, ends[1])
+
+
+def _of_an_example(layer: Any, side: str) -> tuple[int, ...]:
+    """The shape of a layer's input or output in a graph of layers, if it is one tensor whose sizes are known."""
+    with suppress(AttributeError, ValueError):  # called in a `call`, or at several places
+        shape = tuple(getattr(layer, side).shape)[1:]
+        if all(isinstance(size, int) for size in shape):
+            return shape
+    return ()
 
 
 def variable_owners(model: Any, made: Sequence[Any]) -> dict[int, Owner]:

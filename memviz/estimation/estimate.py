@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from memviz.estimation.allocator import BfcAllocator
 from memviz.estimation.assignment import ARENA, blocks, compile_step, divided
-from memviz.estimation.attribution import Owner, owners, rows_of, scopes_noted, variable_owners
+from memviz.estimation.attribution import Owner, owners, plans_of, scopes_noted, variable_owners
 from memviz.estimation.branches import has_branches
 from memviz.estimation.budget import ROOMY, Requests, completing, most_used, one_region, requests, required_bytes
 from memviz.estimation.executor import execute
@@ -22,6 +22,7 @@ from memviz.estimation.replay import Line, RanOutError, Step, Training, Weight, 
 from memviz.estimation.result import Estimate
 from memviz.failure import COMPILED_STEP, Failure
 from memviz.models.abstract import abstract_weights, initializer_of
+from memviz.models.convnet import LayerPlan
 from memviz.models.network import Network, in_a_line
 from memviz.models.training import batch_specs, build_slots, compiled_model, step_function, trained_with
 from memviz.profile import NOT_COUNTED, TRAINING_PHASES, Allocation, Category, MemoryProfile, Phase, Source
@@ -53,7 +54,7 @@ class Traced:
 
     training: Training
     orders: int
-    layers: tuple[str, ...]
+    layers: tuple[LayerPlan, ...]
     trained_with: Mapping[str, object]
     not_counted: tuple[str, ...]
 
@@ -119,7 +120,9 @@ def estimate_traced(traced: Traced, setup: TrainingSetup) -> Estimate:
         if ran_out is not None:
             failure = _failure(ran_out, setup.budget_bytes)
             alive = _profile(traced, setup, ran_out.phase, ran_out.alive)
-    return Estimate(phases, required, largest, str(traced.trained_with["loss"]), ranges, share, failure, alive)
+    return Estimate(
+        phases, required, largest, str(traced.trained_with["loss"]), ranges, share, traced.layers, failure, alive
+    )
 
 
 def probed(traced: Traced, setup: TrainingSetup) -> tuple[float, int]:
@@ -194,7 +197,7 @@ def trace_training(
     return Traced(
         training=training,
         orders=(orders or max(_FEWEST_ORDERS, min(_MOST_ORDERS, _ORDERED_NODES // len(nodes)))) if nodes else 1,
-        layers=tuple(rows_of(model).values()),
+        layers=plans_of(model),
         trained_with=trained_with(model, setup),
         not_counted=(
             *NOT_COUNTED,
@@ -290,8 +293,9 @@ def _profile(traced: Traced, setup: TrainingSetup, phase: str, allocations: tupl
     if _is_gpu(setup) and setup.jit_compile == "auto":
         not_counted += (_GPU_WITHOUT_XLA,)
     planned = traced.training.step.blocks if phase != "build" else ()
+    rows = tuple(layer.name for layer in traced.layers)
     source: Source = "compiled" if planned else "estimated"
-    return MemoryProfile(phase, source, tuple(divided(allocations, planned)), traced.layers, described, not_counted)
+    return MemoryProfile(phase, source, tuple(divided(allocations, planned)), rows, described, not_counted)
 
 
 def _is_gpu(setup: TrainingSetup) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from memviz.failure import Failure
+from memviz.models.convnet import LayerPlan
 from memviz.profile import MemoryProfile, Phase
 
 
@@ -22,6 +23,7 @@ class Estimate:
     accumulation) either branch may be taken, here the one that holds more, and at the lowest once the other; and
     TensorFlow measures the kernels of a loop, and may come to run those of its lists at once.
     completing: the share, from 0 to 1, of the orders of execution that complete within the budget; None without one.
+    layers: what each layer is, by the names of the profiles' rows.
     failure, at_failure: where the budget does not suffice, the first request that it cannot serve, and what is alive
     at that moment; the phases are then those without a budget.
     """
@@ -32,6 +34,7 @@ class Estimate:
     loss: str
     peak_ranges: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     completing: float | None = None
+    layers: tuple[LayerPlan, ...] = field(default=(), repr=False)
     failure: Failure | None = None
     at_failure: MemoryProfile | None = field(default=None, repr=False)
 

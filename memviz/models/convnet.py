@@ -7,7 +7,7 @@ layers from that same plan, one to one; a test holds the two equal.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -59,7 +59,10 @@ class ConvBlock:
 
 @dataclass(frozen=True)
 class LayerPlan:
-    """One Keras layer to be: its name, class, arguments, output shape (without the batch) and weights by shape."""
+    """One Keras layer to be, or of a model: its name, class, arguments, shapes of one example, and weights by shape.
+
+    input_shape, output_shape: empty where there are several, or none is known before a batch comes.
+    """
 
     name: str
     keras_class: str
@@ -67,6 +70,7 @@ class LayerPlan:
     output_shape: tuple[int, ...]
     parameter_shapes: tuple[tuple[int, ...], ...] = ()  # trainable
     buffer_shapes: tuple[tuple[int, ...], ...] = ()  # not trainable
+    input_shape: tuple[int, ...] = ()
 
     @property
     def parameters(self) -> int:
@@ -133,7 +137,8 @@ class ConvNet:
             arguments = {"units": units, "activation": activation}
             layers.append(LayerPlan(name, "Dense", arguments, (units,), ((features, units), (units,))))
             features = units
-        return tuple(layers)
+        shapes = [self.input_shape, *(layer.output_shape for layer in layers)]
+        return tuple(replace(layer, input_shape=shape) for layer, shape in zip(layers, shapes, strict=False))
 
     @property
     def parameters(self) -> int:

@@ -49,6 +49,22 @@ class Compiled:
 
 
 @dataclass(frozen=True)
+class Call:
+    """A function and the keyword arguments it is called with: a builder that equals another where both are the same."""
+
+    function: Callable[..., Any]
+    arguments: Mapping[str, Any]
+
+    @property
+    def __name__(self) -> str:
+        return getattr(self.function, "__name__", "network")
+
+    def __call__(self) -> Any:
+        """What the function returns."""
+        return self.function(**self.arguments)
+
+
+@dataclass(frozen=True)
 class Network:
     """A `ConvNet`, a function that returns a `keras.Model`, or a model's config. Every `build` makes a fresh model.
 
@@ -60,6 +76,13 @@ class Network:
     compiled: Compiled = Compiled()
     default_policy: str = "float32"
     edits: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The model's name, or that of the function which builds it."""
+        if isinstance(self.source, Mapping):
+            return self.source["config"].get("name", "network")
+        return getattr(self.source, "name" if isinstance(self.source, ConvNet) else "__name__", "network")
 
     @classmethod
     def of(cls, network: Any) -> Network:

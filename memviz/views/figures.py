@@ -6,6 +6,7 @@ The only file that builds plotly figures. Every function returns the same set of
 
 from __future__ import annotations
 
+import html
 import itertools
 import json
 import math
@@ -107,7 +108,7 @@ def _category_traces(
 
 
 def _hover_text(layer: str, category: str, size: int, blocks: list[Allocation], units: UnitSystem) -> str:
-    lines = [f"<b>{layer}</b>: {category_text(category)}", f"{format_bytes(size, units)} ({size:,} B)"]
+    lines = [f"<b>{_escaped(layer)}</b>: {category_text(category)}", f"{format_bytes(size, units)} ({size:,} B)"]
     more = [f"and {len(blocks) - 3} more"] if len(blocks) > 3 else []
     return "<br>".join([*lines, *map(block_text, blocks[:3]), *more]) if size else ""
 
@@ -119,10 +120,11 @@ def _layer_layout(profile: MemoryProfile, layers: list[str], axis: dict[str, Any
     if log:
         note = "log scale: one mark per category at its bytes; marks do not stack, and zero is not shown"
     labels = [name if len(name) <= 30 else f"{name[:14]}…{name[-15:]}" for name in layers]  # the hover has it whole
+    widest, labels = max(map(len, labels)), [*map(_escaped, labels)]
     return _frame(156 + ROW_HEIGHT * max(len(layers), 5)) | _title(title, note) | {
         "meta": layers,  # which layer a bar that is clicked belongs to
         "barmode": "stack", "scattermode": "group", "scattergap": 0.3,  # a layer's marks lie beside each other
-        "margin": {"l": 24 + 7 * max(map(len, labels)), "r": 12, "t": 58, "b": 96},
+        "margin": {"l": 24 + 7 * widest, "r": 12, "t": 58, "b": 96},
         "xaxis": axis,
         "yaxis": {"range": [len(layers) - 0.4, -0.6], "tickvals": list(range(len(layers))), "ticktext": labels,
                   "showgrid": log},
@@ -131,7 +133,7 @@ def _layer_layout(profile: MemoryProfile, layers: list[str], axis: dict[str, Any
 
 def block_text(block: Allocation) -> str:
     """How a block's bytes come about: ``6,019,376 x 128 x 4 B (float32, Adam/Mul)``."""
-    about = ", ".join(part for part in (block.dtype, block.op) if part)
+    about = _escaped(", ".join(part for part in (block.dtype, block.op) if part))
     item, rest = divmod(block.requested_nbytes, math.prod(block.shape or ()) or 1)
     factors = [block.requested_nbytes] if rest else [*(block.shape or ()), item]
     return shape_text(factors) + f" B ({about})" * bool(about)
@@ -156,7 +158,7 @@ def timeline(
     # Layers have colours of their own, as colour-blind-safe, so that none is taken for a category.
     colors = [color for color, _, _ in STYLES.values()] if by == "category" else qualitative.Safe
     styles = [(color, pattern) for color, (_, pattern, _) in zip(colors, STYLES.values(), strict=False)]
-    named = category_text if by == "category" else str
+    named = category_text if by == "category" else _escaped
     traces = [
         {"type": "scatter", "mode": "lines", "stackgroup": "held", "name": named(str(name)), "x": at,
          "y": points[name].tolist(), "line": {"shape": "hv", "width": 0, "color": color}, "fillcolor": color,
@@ -172,7 +174,7 @@ def timeline(
     held: list[int] = []
     if chosen is not None and chosen in (by_layer := areas.timeline("layer")):
         held = by_layer[chosen].loc[points.index].tolist()
-    one = _line(chosen or "", at if held else [], held, units, "#CC3311", width=2.5, dash="dot")
+    one = _line(_escaped(chosen or ""), at if held else [], held, units, "#CC3311", width=2.5, dash="dot")
     one["line"]["shape"] = "hv"
     traces.append(one | {"visible": bool(held)})
     capacity = _line("budget", [0, 100], [budget_bytes] * 2, units, BUDGET, width=2.5)
@@ -236,7 +238,7 @@ def _what_happens(profile: MemoryProfile, points: pd.DataFrame, units: UnitSyste
     for position, size in zip(points.index, points.sum(axis=1), strict=True):
         block = starts.get(position) if position else None
         verb, block = ("+", block) if block else ("-", ends.get(position))
-        what = f"<br>{verb} {block.layer}: {block_text(block)}<br>{_lifetime(block)}" if block else ""
+        what = f"<br>{verb} {_escaped(block.layer)}: {block_text(block)}<br>{_lifetime(block)}" if block else ""
         texts.append(f"{format_bytes(size, units)}{what}")
     return texts
 
@@ -284,7 +286,7 @@ def address_map(profile: MemoryProfile, *, units: UnitSystem = "binary") -> go.F
         {"type": "scatter", "mode": "markers", "marker": {"opacity": 0}, "showlegend": False,
          "x": [(a.start + (last if a.end is None else a.end)) / 2 for a, _ in shown[:_POINTS]],
          "y": [low + a.nbytes / 2 for a, low in shown[:_POINTS]],
-         "hovertext": [f"<b>{a.layer}</b>: {category_text(a.category)}<br>{format_bytes(a.nbytes, units)}: "
+         "hovertext": [f"<b>{_escaped(a.layer)}</b>: {category_text(a.category)}<br>{format_bytes(a.nbytes, units)}: "
                        f"{block_text(a)}<br>{_lifetime(a)}" for a, _ in shown[:_POINTS]],
          "hovertemplate": "%{hovertext}<extra></extra>"}
     )  # fmt: skip
@@ -361,7 +363,8 @@ def trial_figure(
          "y": [e.step.loss for e in steps if e.step], "xaxis": "x2", "yaxis": "y2", "line": {"color": "#6f42c1"},
          "hovertemplate": "%{y:.4g} (mean so far)"},
     ]  # fmt: skip
-    layout = _trial_layout(highest, last, units, bool(told)) | _title(title or "Estimate, and the measured trial")
+    title = _escaped(title or "Estimate, and the measured trial")
+    layout = _trial_layout(highest, last, units, bool(told)) | _title(title)
     layout["shapes"] = [_phase_band(number, *span, last) for number, span in enumerate(spans)]
     layout["annotations"] = [
         _level_label("budget", budget_bytes, highest, BUDGET, "left", units),
@@ -459,6 +462,11 @@ def _level_label(name: str, level: int | None, highest: int, color: str, side: s
         "font": {"color": color}, "bgcolor": "rgba(255,255,255,0.75)", "visible": level is not None,
         "text": f"{name} {format_bytes(level or 0, units)}" + (" \N{UPWARDS ARROW} above this axis" if above else ""),
     }  # fmt: skip
+
+
+def _escaped(text: str) -> str:
+    """Somebody's text, such as a layer's name, for plotly, which reads a kind of HTML."""
+    return html.escape(text, quote=False)
 
 
 def _frame(height: int) -> dict[str, Any]:

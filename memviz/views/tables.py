@@ -16,21 +16,21 @@ from memviz.units import UnitSystem, format_bytes, shape_text
 from memviz.views.text import category_text, error_text, percent_text, range_text
 
 if TYPE_CHECKING:
-    from memviz.models.convnet import ConvNet
+    from memviz.models.convnet import LayerPlan
 
 CATEGORIES = [str(category) for category in Category]
 Columns = dict[str, Callable[[Any], str] | None]  # a column's name to its cells' text; None: sizes
 
 
-def layer_table(profile: MemoryProfile, network: ConvNet | None = None) -> pd.DataFrame:
+def layer_table(profile: MemoryProfile, layers: Sequence[LayerPlan] = ()) -> pd.DataFrame:
     """`MemoryProfile.by_layer` with what each layer is: a row per layer and per thing beside the layers.
 
     Columns: ``output_shape`` (of one example), ``parameters`` (trainable values), ``largest_weight``
     (``6,019,376 x 128``), bytes at the peak per category, ``total`` (bytes) and ``share`` of the peak (0 to 1).
-    Without a network the first three stay empty.
+    layers: what each is, as `Estimate.layers`; without it the first three stay empty.
     """
     table = checked_profile(profile).by_layer()
-    plans = {} if network is None else {layer.name: layer for layer in network.plan}
+    plans = {layer.name: layer for layer in layers}
     rows = [plans.get(name) for name in table.index]
     total = table.sum(axis=1)
     table.insert(0, "output_shape", ["" if p is None else shape_text(p.output_shape) for p in rows])

@@ -1,4 +1,5 @@
 import itertools
+from dataclasses import replace
 
 import plotly.graph_objects as go
 import pytest
@@ -168,3 +169,16 @@ def test_a_budget_far_above_is_named_but_does_not_flatten_the_rest():
     figure = trial_figure(events(), estimated={"build": 2 * GIB}, budget_bytes=90 * GIB)
     assert figure.layout.yaxis.range[1] < 10 * GIB
     assert any("90.00 GiB" in a.text and "above" in a.text for a in figure.layout.annotations)
+
+
+def test_a_layer_s_name_is_text_in_every_figure():
+    name, least = "<img src=x onerror=alert(1)>", {"address": 0, "end": 2}
+    kernel = replace(block((64, 64), "float32", name, Category.PARAMETER, f"{name}/kernel"), **least)
+    profile = MemoryProfile("steady_step", "measured", (kernel,), (name,))
+    drawn = [layer_figure(profile, chosen=name), layer_figure(profile, scale="log"), figures.address_map(profile)]
+    drawn += [figures.timeline(profile, by=by, chosen=name) for by in ("category", "layer")]
+    drawn.append(trial_figure(title=name))
+    for figure in drawn:
+        figure.layout.meta = None  # for a click; never drawn
+        assert "&lt;img" in figure.to_json().replace("\\u003c", "<").replace("\\u003e", ">") or figure is drawn[3]
+        assert "<img" not in figure.to_json().replace("\\u003c", "<")

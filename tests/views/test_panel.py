@@ -76,9 +76,9 @@ def test_the_answer_to_one_more_move_of_the_same_knob_is_ready(panel, monkeypatc
     field = panel.knobs.fields[name]
     for value in values[:2]:
         field.value = value
-    asked = state_of(panel.knobs.values({field: values[2]}), presets.digits).question
+    asked = state_of(panel.knobs.values({field: values[2]}), panel.state).question
     wait_for(lambda: panel._looked_ahead_from == (panel._wanted, field))
-    assert state_of(panel.knobs.ahead()[0], presets.digits).question == asked
+    assert state_of(panel.knobs.ahead()[0], panel.state).question == asked
     wait_for(lambda: not [t for t in threading.enumerate() if t.name == "memviz-ahead"])
     monkeypatch.setattr(shared_service(), "estimate", None)  # nothing can be asked any more
     field.value = values[2]
@@ -197,7 +197,7 @@ def test_other_networks_are_sent_where_they_are_answered():
 
 def test_a_preset_with_more_blocks_than_rows_and_its_own_training(panel):
     panel.knobs.preset.value = "vgg16"
-    assert state_of(panel.knobs.values(), presets.vgg16).network == presets.vgg16
+    assert state_of(panel.knobs.values(), panel.state).network == presets.vgg16
     assert (panel.knobs.fields["batch_size"].value, panel.knobs.fields["optimizer"].value) == (16, "sgd")
     wait_for(lambda: panel._drawn.network == presets.vgg16)
     panel.knobs.preset.value = "digits"

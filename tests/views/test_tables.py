@@ -19,7 +19,7 @@ from memviz.views.tables import (
 
 def test_the_layer_table_is_by_layer_and_what_the_layers_are():
     profile = bird_audio()
-    table = layer_table(profile, presets.bird_audio)
+    table = layer_table(profile, presets.bird_audio.plan)
     pd.testing.assert_frame_equal(table[CATEGORIES], profile.by_layer())
     assert table["total"].sum() == profile.peak_bytes
     assert table["parameters"].sum() == 770_482_865
@@ -60,7 +60,7 @@ def test_a_wide_range_of_an_estimated_peak_is_said_and_a_narrow_one_is_not():
 
 
 def test_html_names_what_holds_nothing_and_escapes():
-    table = layer_table(bird_audio(), presets.bird_audio).rename(index={"conv2": "<b>"})
+    table = layer_table(bird_audio(), presets.bird_audio.plan).rename(index={"conv2": "<b>"})
     text = layer_table_html(table)
     assert "Nothing at the peak: buffer, activation gradient, temporary." in text
     assert "&lt;b&gt;" in text
@@ -86,6 +86,6 @@ def test_a_difference_is_what_one_has_more_than_the_other_row_by_row():
 
 
 def test_a_chosen_row_is_marked():
-    text = layer_table_html(layer_table(bird_audio(), presets.bird_audio), chosen="conv2")
+    text = layer_table_html(layer_table(bird_audio(), presets.bird_audio.plan), chosen="conv2")
     assert text.count("memviz-chosen") == 1
     assert '<span class="memviz-chosen">conv2</span>' in text

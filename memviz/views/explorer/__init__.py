@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from memviz.models.convnet import ConvNet
+from memviz.views.explorer.own import own_network
 
 if TYPE_CHECKING:
     from memviz.views.explorer.panel import Explorer
@@ -12,17 +13,19 @@ if TYPE_CHECKING:
 _open_in_cell: dict[str, Explorer] = {}
 
 
-def explore(network: ConvNet | None = None) -> Explorer:
-    """Open the explorer on a `ConvNet` (None: the bird-audio preset, or a smaller one where memory is short).
+def explore(network: Any = None, **options: Any) -> Explorer:
+    """Open the explorer: made for the last line of a notebook cell.
 
-    Made for the last line of a notebook cell. Raises TypeError for anything else: for other networks use
-    `memviz.estimate`, `memviz.measure` and the figures of `memviz.views.figures`.
+    network: a `ConvNet`, for knobs that build it (None: the bird-audio preset, or a smaller one where memory is short);
+    a keras.Model, which stays as it is; or a function that returns one, with a knob for each argument whose default is
+    a number, a text, True or False, and a list for one annotated as a Literal. options: where the knobs of training
+    start, as keywords of `memviz.estimate`: batch_size=64, optimizer="sgd", device="T4".
+
+    Raises TypeError for what is no network, a function with an argument that has no default, and an option that
+    `memviz.estimate` does not have; ValueError for an option's value that is not possible.
     """
     if network is not None and not isinstance(network, ConvNet):
-        raise TypeError(
-            f"The explorer's knobs need a memviz.ConvNet, not {type(network).__name__}; give memviz.estimate(...) any "
-            "network and show its .profile with memviz.views.figures.layer_figure."
-        )
+        network = own_network(network)
     from IPython.core.getipython import get_ipython
 
     from memviz.estimation.service import shared_service
@@ -34,7 +37,7 @@ def explore(network: ConvNet | None = None) -> Explorer:
     cell = message.get("metadata", {}).get("cellId")
     if cell in _open_in_cell:  # the cell ran again: its earlier panel can no longer be seen
         _open_in_cell.pop(cell).close()
-    explorer = Explorer(network)
+    explorer = Explorer(network, **options)
     if cell is not None:
         _open_in_cell[cell] = explorer
     return explorer

@@ -15,6 +15,7 @@ import pandas as pd
 
 from memviz.advice.advise import Advice, Change, advise
 from memviz.estimation.result import Estimate
+from memviz.models.convnet import ConvNet
 from memviz.models.script import keras_script
 from memviz.profile import MemoryProfile
 from memviz.setup import TrainingSetup
@@ -55,7 +56,7 @@ class WhatIf:
     def show(self, state: ExplorerState, estimate: Estimate) -> None:
         """What holds most now; changes that were found for other knobs go."""
         self._state = state
-        items = why(state.network, shown_profile(state, estimate), state.units)
+        items = why(estimate.layers, shown_profile(state, estimate), state.units)
         self._why.value = f"<ol class='memviz-list'>{''.join(f'<li>{html.escape(each)}.</li>' for each in items)}</ol>"
         if self._asked is not None and self._asked.question != state.question:
             self._cancel()
@@ -173,7 +174,11 @@ class Keep:
         name = state.network.name
         files = [("Setup as JSON", f"{name}.json", saved(state)), ("Table as CSV", f"{name}.csv", table.to_csv())]
         self._links.value = " &nbsp; ".join(_download(*each) for each in files)
-        self.code.value = keras_script(*state.question)
+        network, setup = state.question
+        if isinstance(network, ConvNet):
+            self.code.value = keras_script(network, setup)
+        else:  # whose code is the user's own
+            self.code.layout.display = self.copy_button.layout.display = "none"
 
     def _write_html(self) -> None:
         if self._now is None:
@@ -191,7 +196,9 @@ class Keep:
     def _restore(self, files: tuple[dict[str, Any], ...]) -> None:
         for file in files:
             try:
-                self._apply(restored(bytes(file["content"]).decode("utf-8", "replace")))
+                text = bytes(file["content"]).decode("utf-8", "replace")
+                if self._now is not None:
+                    self._apply(restored(text, self._now[0]))
             except ValueError as error:
                 self._put(self._complain, str(error))
         self.upload.value = ()

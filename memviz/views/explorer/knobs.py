@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import html
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import ipywidgets as w
@@ -11,13 +12,17 @@ from memviz.cards import cards
 from memviz.child.machine import default_device
 from memviz.models import presets
 from memviz.models.convnet import ACTIVATIONS, HEADS, PADDINGS
+from memviz.models.network import Call, Network
 from memviz.setup import DTYPE_POLICIES, OPTIMIZERS, REFERENCE
+from memviz.views.explorer.own import choices_of
 from memviz.views.explorer.ranged import Ranged, ladder
 from memviz.views.explorer.state import (
+    ARGUMENT,
     CUSTOM,
     DISPLAY,
     OPTIMIZER_OPTIONS,
     ExplorerState,
+    arguments_of,
     default_budget,
     knobs_of,
     preset_name,
@@ -41,7 +46,11 @@ class Knobs:
         self.reached: w.Widget | None = None  # the control that is likely to move next
         self._last: tuple[w.Widget, Any] | None = None  # the control moved last, and its value before
         values = knobs_of(state)
-        self.fields = f = _fields()
+        network = state.network
+        own = isinstance(network, Network)
+        self.fields = f = _training_fields(own) | (
+            _argument_fields(network) if isinstance(network, Network) else _image_fields()
+        )
         self.preset = w.Dropdown(description="preset", options=[*presets.ALL, CUSTOM])
         self.count = w.IntSlider(description="conv blocks", max=max(MOST_BLOCKS, len(values["blocks"])))
         self.details = w.ToggleButton(description=", ".join(DETAILS), icon="chevron-down")
@@ -51,19 +60,36 @@ class Knobs:
         self.blocks: list[dict[str, w.Widget]] = []
         self._rows: list[tuple[w.Widget, w.Widget]] = []  # of each block: all of it, and its details
         self._rows_box = w.VBox().add_class("memviz-blocks")
-        for field in (self.preset, self.count, *f.values()):
+        for field in f.values() if own else (self.preset, self.count, *f.values()):
             self._listen(field)
         self.display = w.HBox([f[name] for name in DISPLAY]).add_class("memviz-display")
         options = w.HBox([f[name] for name in OPTIMIZER_OPTIONS]).add_class("memviz-options")
         self.box = w.VBox([
-            self.preset, _heading("Input image"), *self._wide("height", "width", "channels"),
-            _heading("Convolutions"), self.count, self.details, self._rows_box,
-            _heading("Head"), f["head"], *self._wide("dense", "outputs"),
+            *(self._arguments(network) if isinstance(network, Network) else self._layers()),
             _heading("Training"), *self._wide("batch_size"), f["optimizer"], options, f["accumulate"],
             f["dtype_policy"], f["jit_compile"],
             _heading("Device"), f["device"], f["budget"], f["memory_growth"],
         ]).add_class("memviz-knobs")  # fmt: skip
         self.show(state)
+
+    def _layers(self) -> list[w.Widget]:
+        return [
+            self.preset, _heading("Input image"), *self._wide("height", "width", "channels"),
+            _heading("Convolutions"), self.count, self.details, self._rows_box,
+            _heading("Head"), self.fields["head"], *self._wide("dense", "outputs"),
+        ]  # fmt: skip
+
+    def _arguments(self, network: Network) -> list[w.Widget]:
+        """The knobs of one's own function, those of whole numbers with a slider to sixteen times the default."""
+        rows: list[w.Widget] = [_heading(html.escape(network.name))]
+        for name, default in arguments_of(network).items():
+            field = self.fields[ARGUMENT + name]
+            if type(default) is int and default > 0:
+                self._ranged[field] = Ranged(field, ladder(1, 16 * default))
+                rows.append(self._ranged[field].box)
+            else:
+                rows.append(field)
+        return rows
 
     def values(self, instead: Mapping[w.Widget, Any] | None = None) -> dict[str, Any]:
         """The values as `knobs_of` gives them, some ``instead`` of a control's own; the state may still refuse them."""
@@ -78,7 +104,7 @@ class Knobs:
     def ahead(self) -> list[dict[str, Any]]:
         """The values after each move that is near for the control reached, the likeliest first; none for a text."""
         field = self.reached
-        if field is None or field in (self.preset, self.fields["device"]):
+        if field is None or field in (self.preset, self.fields["device"]) or self.count not in self.all:
             return []
         return [self.values({field: value}) for value in self._near(field)]
 
@@ -120,7 +146,8 @@ class Knobs:
         try:
             for field, value in values:
                 if isinstance(field, w.Dropdown) and value not in _values(field):
-                    field.options = [*field.options, value]  # such as another pooling
+                    more = (str(value), value) if isinstance(field.options[0], tuple) else value
+                    field.options = [*field.options, more]  # such as another pooling
                 field.value = value
         finally:
             self._quiet = False
@@ -191,16 +218,9 @@ _RANGES = {
 }  # fmt: skip
 
 
-def _fields() -> dict[str, w.Widget]:
-    """A control per knob."""
+def _image_fields() -> dict[str, w.Widget]:
+    """A control per number of a ConvNet, but those of its blocks."""
     heads = [(head.replace("_", " "), head) for head in HEADS]
-    here = {default_device(): default_device()} | {REFERENCE: "reference (CPU, as a GPU)"}
-    devices = [(text, name) for name, text in here.items()] + [(name, name) for name in cards()]
-    phases = [(category_text(phase), phase) for phase in ("build", "first_step", "steady_step")]
-    options = {
-        name: w.Checkbox(description=name.replace("_", " "), indent=False, tooltip=f"Keras' {argument}")
-        for name, (argument, _, _) in OPTIMIZER_OPTIONS.items()
-    }
     return {
         "height": w.IntText(description="height"),
         "width": w.IntText(description="width"),
@@ -208,11 +228,43 @@ def _fields() -> dict[str, w.Widget]:
         "head": w.Dropdown(description="head", options=heads),
         "dense": w.IntText(description="dense units"),
         "outputs": w.IntText(description="outputs"),
+    }
+
+
+def _argument_fields(network: Network) -> dict[str, w.Widget]:
+    """A control per argument, by the kind of its default."""
+    source = network.source
+    choices = choices_of(source.function) if isinstance(source, Call) else {}
+    return {ARGUMENT + name: _argument_field(name, value, choices) for name, value in arguments_of(network).items()}
+
+
+def _argument_field(name: str, value: Any, choices: Mapping[str, tuple[Any, ...]]) -> w.Widget:
+    about: dict[str, Any] = {"description": name, "tooltip": name}
+    if name in choices:
+        return w.Dropdown(options=choices[name], **about)
+    if isinstance(value, bool):
+        return w.Checkbox(indent=False, **about)
+    if isinstance(value, int):
+        return w.IntText(**about)
+    return w.FloatText(**about) if isinstance(value, float) else w.Text(continuous_update=False, **about)
+
+
+def _training_fields(own: bool) -> dict[str, w.Widget]:
+    """A control per setting of training, device and display. own: whether the network may bring some of them."""
+    its_own: list[tuple[str, Any]] = [("its own", None)] if own else []
+    here = {default_device(): default_device()} | {REFERENCE: "reference (CPU, as a GPU)"}
+    devices = [(text, name) for name, text in here.items()] + _named(cards())
+    phases = [(category_text(phase), phase) for phase in ("build", "first_step", "steady_step")]
+    options = {
+        name: w.Checkbox(description=name.replace("_", " "), indent=False, tooltip=f"Keras' {argument}")
+        for name, (argument, _, _) in OPTIMIZER_OPTIONS.items()
+    }
+    return {
         "batch_size": w.IntText(description="batch size"),
-        "optimizer": w.Dropdown(description="optimizer", options=OPTIMIZERS),
+        "optimizer": w.Dropdown(description="optimizer", options=[*its_own, *_named(OPTIMIZERS)]),
         **options,
         "accumulate": w.IntText(description="accumulate", tooltip="steps whose gradients are added up"),
-        "dtype_policy": w.Dropdown(description="dtype policy", options=DTYPE_POLICIES),
+        "dtype_policy": w.Dropdown(description="dtype policy", options=[*its_own, *_named(DTYPE_POLICIES)]),
         "jit_compile": w.Dropdown(description="XLA", options=[("auto", "auto"), ("on", True), ("off", False)]),
         "budget": w.Text(description="budget", placeholder="9513 MiB, 40 %, or all", continuous_update=False),
         "device": w.Dropdown(description="device", options=devices),
@@ -238,6 +290,10 @@ def _block_fields(number: int) -> dict[str, w.Widget]:
     for name, field in fields.items():
         field.tooltip = f"block {number}: {name.replace('_', ' ')}"
     return fields
+
+
+def _named(names: Iterable[str]) -> list[tuple[str, Any]]:
+    return [(name, name) for name in names]
 
 
 def _heading(text: str) -> w.HTML:

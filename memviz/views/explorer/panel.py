@@ -53,14 +53,14 @@ class Chart(go.FigureWidget):
 class Explorer:
     """An open panel. `state`, `estimate` and `trial` are what it shows; `close` ends its trial and its threads."""
 
-    def __init__(self, network: ConvNet | None = None) -> None:
-        self.state, notice = opening_state(network, available_bytes())
+    def __init__(self, network: ConvNet | Network | None = None, **options: Any) -> None:
+        self.state, notice = opening_state(network, available_bytes(), **options)
         self.estimate: Estimate | None = None
         self.trial: Trial | None = None  # the last one that ended
         self.bars: go.FigureWidget | None = None  # made with the first answer
         self.step: go.FigureWidget | None = None  # the estimated step, until a trial has run
         self.course: go.FigureWidget | None = None
-        self._base = self.state.network  # what no knob sets is as here
+        self._base = self.state  # what no knob sets is as here
         self._wanted = self._drawn = self.state  # what the knobs say, and whose estimate is drawn
         self._looked_ahead_from: tuple[ExplorerState, w.Widget | None] | None = None
         self._answers: dict[str, Estimate] = {}
@@ -130,9 +130,9 @@ class Explorer:
 
     def _moved(self, preset: str | None) -> None:
         if preset is not None:
-            self._base = presets.ALL[preset]
-            self.knobs.show(with_preset(self._wanted, self._base))
-            self.steps.value = default_steps(self._base)
+            self._base = with_preset(self._wanted, presets.ALL[preset])
+            self.knobs.show(self._base)
+            self.steps.value = default_steps(self._base.network)
         try:
             self._wanted = state_of(self.knobs.values(), self._base)
             self._mistaken = False
@@ -147,7 +147,7 @@ class Explorer:
     def _apply(self, state: ExplorerState) -> None:
         """Set the knobs to a state that comes from elsewhere; how it is displayed stays."""
         shown = {name: getattr(self._wanted, name) for name in vars(self._wanted) if name not in ("network", "setup")}
-        self._base, self._mistaken = state.network, False
+        self._base, self._mistaken = state, False
         self._wanted = replace(state, **shown)
         self.knobs.show(self._wanted)
         self._put(self._follow)
@@ -245,10 +245,15 @@ class Explorer:
 
     def _draw_bars(self) -> None:
         state = self.state
+        slow = isinstance(state.network, Network) and repr(state.question) not in self._answers
+        if slow:
+            text = "Estimating: a network of one's own is built and traced anew, which can take seconds ..."
+            self._error.value = tables.paragraph(text, "status")
         try:
             self.estimate, self._drawn = self._answer(state), state
+            self._error.value = "" if slow else self._error.value
         except Exception as error:  # the last good chart stays
-            self._complain(f"No estimate: {error}")
+            self._complain(f"No estimate: {error}", self.knobs.reached)
             self._verdict.value = self._verdict.value if self.bars else ""
             return
         if self._closed:
@@ -263,14 +268,14 @@ class Explorer:
         if first:
             for trace in self.bars.data:
                 trace.on_click(self._clicked)
-        lines = words.layer_card(state.network, chosen, profile, state.units) if chosen else []
+        lines = words.layer_card(self.estimate.layers, chosen, profile, state.units) if chosen else []
         self._card.value = tables.lines(lines, "card")
         budget = state.setup.budget_bytes
         fits = "" if budget is None else f"memviz-fits-{verdict_of(self.estimate, budget)}"
         self._verdict.value = tables.paragraph(words.verdict(state, self.estimate), f"verdict {fits}")
         self.what_if.show(state, self.estimate)
         self.compare.show(state, self.estimate)
-        layers = tables.layer_table(profile, state.network)
+        layers = tables.layer_table(profile, self.estimate.layers)
         self.keep.show(state, self.estimate, layers)
         table = tables.layer_table_html(layers, state.units, chosen)
         not_counted = tables.paragraph(f"Not counted: {' '.join(profile.not_counted)}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
@@ -27,14 +27,20 @@ _OF_THE_INPUT = "its input: the gradient of the kernel is made from it"
 _OF_THE_OUTPUT = "its output: the gradient of the activation is made from it"
 # What a layer holds until its gradient is known, by Keras class.
 KEPT = {
-    "Conv2D": _OF_THE_INPUT,
-    "Dense": _OF_THE_INPUT,
+    **dict.fromkeys(("Conv1D", "Conv2D", "Conv3D", "Conv2DTranspose", "DepthwiseConv2D", "Dense"), _OF_THE_INPUT),
     "BatchNormalization": "its input, with the mean and variance of the batch",
-    "MaxPooling2D": "its input and output: they tell where each maximum was",
-    "GlobalMaxPooling2D": "its input and output: they tell where each maximum was",
-    "AveragePooling2D": "nothing: the gradient is spread evenly",
-    "GlobalAveragePooling2D": "nothing: the gradient is spread evenly",
-    "Flatten": "nothing: it is its input in another shape, without a copy",
+    "LayerNormalization": "its input, with the mean and variance of each example",
+    "Embedding": "the indices of its rows",
+    **dict.fromkeys(
+        ("MaxPooling1D", "MaxPooling2D", "GlobalMaxPooling1D", "GlobalMaxPooling2D"),
+        "its input and output: they tell where each maximum was",
+    ),
+    **dict.fromkeys(
+        ("AveragePooling1D", "AveragePooling2D", "GlobalAveragePooling1D", "GlobalAveragePooling2D"),
+        "nothing: the gradient is spread evenly",
+    ),
+    **dict.fromkeys(("Flatten", "Reshape"), "nothing: it is its input in another shape, without a copy"),
+    **dict.fromkeys(("Add", "Concatenate", "ZeroPadding2D"), "nothing: the gradient is handed on"),
     "Dropout": "its mask: which values were dropped",
 }
 _FROM_THE_INPUT = {"leaky_relu", "gelu", "silu"}  # of these activations the gradient is made from the input
@@ -43,16 +49,16 @@ _FROM_THE_INPUT = {"leaky_relu", "gelu", "silu"}  # of these activations the gra
 def verdict(state: ExplorerState, estimate: Estimate) -> str:
     """One sentence: what training needs, which phase decides, whether it fits, and what dominates."""
     need, budget, units = estimate.required_bytes, state.setup.budget_bytes, state.units
-    decides, network = estimate.phases[estimate.largest_phase], state.network
+    decides, parameters = estimate.phases[estimate.largest_phase], sum(layer.parameters for layer in estimate.layers)
     lies = range_text(*estimate.peak_ranges.get(decides.name, (0, 0)), units)
     text = (
-        f"Training these {network.parameters:,} parameters with {optimizer_text(state)} and batch "
+        f"Training these {parameters:,} parameters with {optimizer_text(state)} and batch "
         f"{state.setup.batch_size:,} needs {format_bytes(need, units)}, fragmentation included (the "
         f"{category_text(decides.name)} decides{f'; peak {lies}' if lies else ''})"
     )
     if budget is not None:
         text += f" and {_fit(estimate, budget, units)}"
-    (dominates, *_) = why(network, decides.profile or estimate.profile, units, most=1) or ("",)
+    (dominates, *_) = why(estimate.layers, decides.profile or estimate.profile, units, most=1) or ("",)
     return f"{text}. Most is held by {dominates}." if dominates else f"{text}."
 
 
@@ -73,10 +79,9 @@ def _fit(estimate: Estimate, budget: int, units: UnitSystem) -> str:
     return f"{text}, and {PHASE_WORDS[failed.phase]} fails when {asked} ({shape or 'a scalar'}) are asked for"
 
 
-def why(network: ConvNet, profile: MemoryProfile, units: UnitSystem, most: int = 3) -> list[str]:
+def why(layers: Sequence[LayerPlan], profile: MemoryProfile, units: UnitSystem, most: int = 3) -> list[str]:
     """What holds most at a profile's peak, each in a sentence without a full stop, with its share of the peak."""
-    layers = [layer.name for layer in network.plan]
-    names = {b: f"{a} {_ARROW} {b}" for a, b in pairwise(layers) if a == "flatten"}
+    names = {b.name: f"{a.name} {_ARROW} {b.name}" for a, b in pairwise(layers) if a.keras_class == "Flatten"}
     return [
         f"{names.get(each.layer, each.layer)}: {each.text(units)} "
         f"({percent_text(each.total_bytes / profile.peak_bytes)} of the peak)"
@@ -90,30 +95,37 @@ def optimizer_text(state: ExplorerState) -> str:
     options = [name.replace("_", " ") for name in OPTIMIZER_OPTIONS if knobs[name]]
     if knobs["accumulate"] > 1:
         options.append(f"gradients of {knobs['accumulate']} steps added up")
-    return knobs["optimizer"] + (f" ({', '.join(options)})" if options else "")
+    return (knobs["optimizer"] or "its own optimizer") + (f" ({', '.join(options)})" if options else "")
 
 
-def layer_card(network: ConvNet, name: str, profile: MemoryProfile, units: UnitSystem) -> list[str]:
+def dtype_text(state: ExplorerState) -> str:
+    """``mixed_float16``, or that it is the network's own."""
+    return state.setup.dtype_policy or "its own dtype"
+
+
+def layer_card(layers: Sequence[LayerPlan], name: str, profile: MemoryProfile, units: UnitSystem) -> list[str]:
     """A layer in a few lines: shapes in and out, weights, what is kept for the backward pass and why, and the bytes."""
-    plans = list(network.plan)
     row = profile.by_layer().loc[name]
     held = ", ".join(f"{category_text(str(c))} {format_bytes(size, units)}" for c, size in row.items() if size)
     at_peak = f"At the peak: {held or 'nothing'}."
-    number = next((n for n, plan in enumerate(plans) if plan.name == name), None)
-    if number is None:
+    plan = next((layer for layer in layers if layer.name == name), None)
+    if plan is None:
         return [f"{name}: no layer of the network.", at_peak]
-    plan = plans[number]
-    before = plans[number - 1].output_shape if number else network.input_shape
-    kind = f"{name} ({plan.keras_class})"
-    lines = [f"{kind}: {shape_text(before)} in, {shape_text(plan.output_shape)} out, per example."]
+    ends = [(plan.input_shape, "in"), (plan.output_shape, "out")]
+    shapes = ", ".join(f"{shape_text(shape)} {end}" for shape, end in ends if shape) or "shapes are known when it runs"
+    lines = [f"{name} ({plan.keras_class}): {shapes}, per example."]
     if plan.parameter_shapes:
         shapes = " and ".join(shape_text(shape) for shape in plan.parameter_shapes)
         lines.append(f"Weights: {shapes}, {plan.parameters:,} parameters.")
-    return [*lines, f"Kept for the backward pass: {_kept(plan)}.", at_peak]
+    kept = _kept(plan)
+    return [*lines, *([f"Kept for the backward pass: {kept}."] if kept else []), at_peak]
 
 
 def _kept(plan: LayerPlan) -> str:
+    """Empty for a class of which it is not known."""
     activation = plan.arguments.get("activation")
+    if plan.keras_class not in (*KEPT, "Activation"):
+        return ""
     kept = [KEPT[plan.keras_class]] if plan.keras_class in KEPT else []
     if activation not in (None, "linear"):
         before = f"what goes into {activation}: the gradient of the activation is made from it"
@@ -192,14 +204,15 @@ def trial_title(run: TrialRun, state: ExplorerState) -> str:
     if not run.steps:
         return "Estimate per phase, before any trial"
     network, setup = run.state.question
-    what = f"{network.name}, {optimizer_text(run.state)}, batch {setup.batch_size:,}, {setup.dtype_policy}"
+    what = f"{network.name}, {optimizer_text(run.state)}, batch {setup.batch_size:,}, {dtype_text(run.state)}"
     return f"Trial: {what}" if run.state.question == state.question else f"Earlier trial, not of these knobs: {what}"
 
 
 def trial_sentence(run: TrialRun, units: UnitSystem) -> str:
     """How the trial stands, in one sentence."""
     if not run.steps:
-        return "A trial trains this network for real, on handwritten digits, in a child process."
+        on = ", on handwritten digits" if isinstance(run.state.network, ConvNet) else ""
+        return f"A trial trains this network for real{on}, in a child process."
     if run.refused:
         return f"The trial did not start. {run.refused}"
     if run.trial is not None:
@@ -218,7 +231,7 @@ def trial_sentence(run: TrialRun, units: UnitSystem) -> str:
 def _ended_sentence(run: TrialRun, trial: Trial, units: UnitSystem) -> str:
     if trial.error is not None:
         gone = " The child process is gone and its memory is free again." * (trial.status == "cancelled")
-        alive = why(run.state.network, trial.at_failure, units) if trial.at_failure else []
+        alive = why(run.estimate.layers if run.estimate else (), trial.at_failure, units) if trial.at_failure else []
         return trial.error + gone + (f" Alive then: {'; '.join(alive)}." if alive else "")
     losses = [step.loss for step in trial.steps if step.loss is not None]
     fell = f" and the mean loss went from {losses[0]:.3f} to {losses[-1]:.3f}" if len(losses) > 1 else ""
