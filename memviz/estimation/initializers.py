@@ -13,16 +13,18 @@ from typing import Any
 from memviz.units import tensor_bytes
 
 WEIGHT = "weight"  # in a recipe: the storage of the variable itself
+NUMBER = "number"  # the same of a Python number, such as a learning rate: on the CPU its memory is numpy's
 
 _DRAWN = (
-    "seed 8", "algorithm 8", "key 8", "counter 16", "raw", "range 4", "scaled", "-range", WEIGHT, "-scaled",
-    "-algorithm", "-key", "-counter", "-raw", "-seed",
+    "list 8", "cast 16", "-list", "rest 16", "seed 8", "-rest", "-cast", "algorithm 8", "key 8", "counter 16", "raw",
+    "range 4", "scaled", "-range", WEIGHT, "-scaled", "-algorithm", "-key", "-counter", "-raw", "-seed",
 )  # fmt: skip
 _FILLED = ("shape 8", WEIGHT, "-shape")
+_TIMES_ONES = ("shape 8", "ones", "-shape", WEIGHT, "-ones")  # Keras' constant_initializers.py: value * ones
 _RECIPES = dict.fromkeys(
     ("RandomUniform", "RandomNormal", "TruncatedNormal", "VarianceScaling", "GlorotUniform", "GlorotNormal",
      "HeUniform", "HeNormal", "LecunUniform", "LecunNormal"), _DRAWN,
-) | dict.fromkeys(("Zeros", "Ones", "Constant"), _FILLED)  # fmt: skip
+) | dict.fromkeys(("Zeros", "Ones"), _FILLED) | {"Constant": _TIMES_ONES}  # fmt: skip
 
 _ORTHOGONAL = ("Orthogonal", "OrthogonalInitializer")
 
@@ -33,6 +35,10 @@ def recipe(initializer: Any, shape: tuple[int, ...], dtype: str) -> tuple[str, .
     Raises ValueError for a weight that the initializer cannot make.
     """
     name = type(initializer).__name__
+    if initializer is None and not shape and dtype == "float32":  # others are cast, and then TensorFlow's
+        return (NUMBER,)
+    if name in ("Zeros", "Ones") and not shape:
+        return (WEIGHT,)  # the shape of a scalar has no elements
     return _orthogonal(shape, dtype) if name in _ORTHOGONAL else _RECIPES.get(name, (WEIGHT,))
 
 

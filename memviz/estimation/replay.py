@@ -13,7 +13,7 @@ from memviz.estimation.allocator import ALIGNMENT, BfcAllocator, OutOfMemoryErro
 from memviz.estimation.attribution import Owner
 from memviz.estimation.branches import SWITCHES, Branches, branches
 from memviz.estimation.graph import StepGraph
-from memviz.estimation.initializers import WEIGHT
+from memviz.estimation.initializers import NUMBER, WEIGHT
 from memviz.estimation.kernels import NOT_ON_DEVICE, SCATTERS
 from memviz.estimation.loops import BOUNDARIES
 from memviz.failure import BATCH
@@ -125,20 +125,27 @@ def script(training: Training, execute: Callable[..., Sequence[Line]], steps: in
     """
     lines = [Line(Say.PHASE, "build"), *_made(training.weights, 0)]
     scattered = training.step.scattered
-    once = _on_batch(training.step, execute(training.step, frozenset()))
-    again = _on_batch(training.step, execute(training.step, scattered)) if scattered else once
-    for step in range(steps):
-        lines.append(Line(Say.PHASE, "steady_step" if step else "first_step"))
-        if step == 0:
-            lines += [*_made(training.slots, len(training.weights)), *_constants(training.step, "train", gpu)]
-        lines += again if step else once
+    once = execute(training.step, frozenset())
+    again = _on_batch(training.step, execute(training.step, scattered) if scattered else once)
+    lines += [Line(Say.PHASE, "first_step"), *_made(training.slots, len(training.weights))]
+    lines += _on_batch(training.step, [*_constants(training.step, "train", gpu), *once])
+    for _ in range(steps - 1):
+        lines += [Line(Say.PHASE, "steady_step"), *again]
     for phase, inferred in training.inference.items():
-        run = _on_batch(inferred, execute(inferred, scattered))
-        lines += [Line(Say.PHASE, phase), *_constants(inferred, phase, gpu), *run]
-    return lines
+        run = [*_constants(inferred, phase, gpu), *execute(inferred, scattered)]
+        lines += [Line(Say.PHASE, phase), *_on_batch(inferred, run)]
+    return lines if gpu else _without_numbers(lines, [*training.weights, *training.slots])
+
+
+def _without_numbers(lines: Sequence[Line], weights: Sequence[Weight]) -> list[Line]:
+    """What TensorFlow asks the allocator for: not for Python's numbers, unless a step assigns them."""
+    assigned = {line.key for line in lines if line.say != Say.ALLOCATE}
+    numbers = {("variable", n) for n, weight in enumerate(weights) if weight.recipe == (NUMBER,)} - assigned
+    return [line for line in lines if line.key not in numbers]
 
 
 def _on_batch(step: Step, run: Sequence[Line]) -> list[Line]:
+    """A run and the batch before it: the first one is there before the step is traced."""
     batch = [Line(Say.ALLOCATE, ("batch", n), fed[0], _fed(*fed)) for n, fed in enumerate(step.batch) if fed[0]]
     return [*batch, *run, *(Line(Say.RELEASE, line.key) for line in batch)]
 
@@ -244,7 +251,7 @@ def _made(weights: Sequence[Weight], first: int) -> Iterator[Line]:
         scratch = Purpose(Owner(w.owner.layer, Category.TEMPORARY), f"{w.path}/initializer", w.shape, w.dtype)
         for step in w.recipe:
             name, _, nbytes = step.partition(" ")
-            if name == WEIGHT:
+            if name in (WEIGHT, NUMBER):
                 # A weight without elements takes nothing, but here a chunk, so that its key stands for something.
                 held = Purpose(w.owner, w.path, w.shape, w.dtype)
                 yield Line(Say.ALLOCATE, ("variable", number), w.nbytes or 1, held)
