@@ -284,8 +284,11 @@ class Explorer:
     def _answer(self, state: ExplorerState) -> Estimate:
         key = repr(state.question)
         if key not in self._answers:
-            network, setup = state.question
-            answer = shared_service().estimate(Network.of(network), setup)
+            question = Network.of(state.network), state.setup
+            try:
+                answer = shared_service().estimate(*question)
+            except RuntimeError:  # the estimating process was killed: another one comes by itself
+                answer = shared_service().estimate(*question)
             while len(self._answers) >= ANSWERS:
                 self._answers.pop(next(iter(self._answers)), None)
             self._answers[key] = answer
