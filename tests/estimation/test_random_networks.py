@@ -1,6 +1,7 @@
 """Random networks: an estimate that agrees with Keras' own variables and with training, or a clear refusal."""
 
 from functools import partial
+from statistics import median_low
 
 import keras
 import pytest
@@ -12,6 +13,8 @@ from memviz.models.network import Network
 from memviz.units import tensor_bytes
 
 MOST_BYTES = 1 << 30
+# As in benchmarks/accuracy.py: a process draws its order, and where these differ, one training says little.
+WIDE, DRAWS = 1.05, 5
 
 
 def estimate_or_refusal(training):
@@ -61,6 +64,16 @@ def test_an_estimate_with_keras_own_bytes_or_a_clear_refusal(count):
     assert len(estimated) >= count / 3  # else the refusals hide what is to be tested
 
 
+def peak_of_training(training):
+    network, (name, arguments), options = training
+    trial = memviz.measure(
+        partial(random_networks.build, *network), optimizer=getattr(keras.optimizers, name)(**arguments),
+        jit_compile=False, device="reference", budget=2 * MOST_BYTES, **options,
+    )  # fmt: skip
+    assert trial.status == "completed", trial.error
+    return trial.peak_bytes
+
+
 @pytest.mark.soak
 def test_nine_of_ten_random_trainings_peak_within_five_percent_of_the_estimate():
     errors = []
@@ -69,13 +82,9 @@ def test_nine_of_ten_random_trainings_peak_within_five_percent_of_the_estimate()
         estimate = estimate_or_refusal(training)
         if isinstance(estimate, str) or estimate.required_bytes > MOST_BYTES:
             return
-        network, (name, arguments), options = training
-        trial = memviz.measure(
-            partial(random_networks.build, *network), optimizer=getattr(keras.optimizers, name)(**arguments),
-            jit_compile=False, device="reference", budget=2 * MOST_BYTES, **options,
-        )  # fmt: skip
-        assert trial.status == "completed", trial.error
-        errors.append((estimate.peak_bytes / trial.peak_bytes - 1, training))
+        low, high = estimate.peak_ranges["steady_step"]
+        drawn = [peak_of_training(training) for _ in range(DRAWS if high > WIDE * low else 1)]
+        errors.append((estimate.peak_bytes / median_low(drawn) - 1, training))
 
     on_random_trainings(90, check)
     far = [(f"{error:+.1%}", training) for error, training in errors if abs(error) > 0.05]
