@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any, TypeVar
 
@@ -57,6 +57,7 @@ class Traced:
     layers: tuple[LayerPlan, ...]
     trained_with: Mapping[str, object]
     not_counted: tuple[str, ...]
+    _peaks: dict[tuple[bool, bool], list[dict[str, int]]] = field(default_factory=dict, init=False)
 
     @cached_property
     def scripts(self) -> Sequence[Sequence[Line]]:
@@ -88,6 +89,14 @@ class Traced:
         """The same, on a GPU."""
         return required_bytes(self.scripts_of_gpu)
 
+    def peaks(self, setup: TrainingSetup) -> list[dict[str, int]]:
+        """Each order's peak per phase where there is all the room; a budget changes none of them."""
+        key = _is_gpu(setup), setup.memory_growth
+        if key not in self._peaks:
+            tried = (peaks(lines, _allocator(setup, ROOMY)) for lines in _scripts(self, setup))
+            self._peaks[key] = [_one_each(found, int) for found in tried]
+        return self._peaks[key]
+
     def _scripts(self, gpu: bool) -> Sequence[Sequence[Line]]:
         weights = [*self.training.weights, *self.training.slots]
         played = partial(execute, weights=weights, gpu=gpu)
@@ -102,7 +111,7 @@ class Traced:
 def estimate_traced(traced: Traced, setup: TrainingSetup) -> Estimate:
     """The estimate within a setup's budget, of what was traced under this setup or one with another budget."""
     scripts = _scripts(traced, setup)
-    by_order = [_one_each(peaks(lines, _allocator(setup, ROOMY)), int) for lines in scripts]
+    by_order = traced.peaks(setup)
     ranges = {phase: (min(p[phase] for p in by_order), max(p[phase] for p in by_order)) for phase in by_order[0]}
     by_peak = sorted(zip(by_order, scripts, strict=True), key=lambda pair: pair[0]["steady_step"])
     orders = [lines for _, lines in by_peak]
@@ -112,7 +121,7 @@ def estimate_traced(traced: Traced, setup: TrainingSetup) -> Estimate:
     required = traced.required_of_gpu if _is_gpu(setup) else traced.required
     failure, alive, share = None, None, None
     if setup.budget_bytes is not None:
-        share, _ = probed(traced, setup)
+        share = _share(traced, setup, setup.budget_bytes)
         # A larger budget can be in pieces where a smaller one is not.
         tried = orders if required <= setup.budget_bytes else orders[:1]
         within, ran_out = _first_that_fits(traced, tried, setup, setup.budget_bytes)
@@ -132,9 +141,16 @@ def probed(traced: Traced, setup: TrainingSetup) -> tuple[float, int]:
     if setup.budget_bytes is None:
         raise ValueError("Without a budget everything fits; give budget=, or a card as device=.")
     _scripts(traced, setup)
-    orders = traced.requests_of_gpu if _is_gpu(setup) else traced.requests
-    share = completing(orders, partial(_allocator, setup, setup.budget_bytes))
-    return share, most_used(orders, partial(BfcAllocator, ROOMY, (ROOMY,)))
+    used = most_used(_requests(traced, setup), partial(BfcAllocator, ROOMY, (ROOMY,)))
+    return _share(traced, setup, setup.budget_bytes), used
+
+
+def _share(traced: Traced, setup: TrainingSetup, limit_bytes: int) -> float:
+    return completing(_requests(traced, setup), partial(_allocator, setup, limit_bytes))
+
+
+def _requests(traced: Traced, setup: TrainingSetup) -> Sequence[Requests]:
+    return traced.requests_of_gpu if _is_gpu(setup) else traced.requests
 
 
 def _scripts(traced: Traced, setup: TrainingSetup) -> Sequence[Sequence[Line]]:

@@ -13,8 +13,9 @@ import math
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec
 
 import plotly.graph_objects as go
 from plotly.colors import qualitative
@@ -34,16 +35,34 @@ _LOOK = json.loads(Path(__file__).with_name("look.json").read_text())
 STYLES = {Category(name): tuple(style) for name, style in _LOOK["categories"].items()}  # colour, pattern, marker
 _STAGES = _LOOK["stages"]  # of a `Waterfall`: what it is called, and its colour
 LOOK = _LOOK["template"]  # plotly's template of every figure
+Given = ParamSpec("Given")
 Scale = Literal["linear", "log", "share"]
 Order = Literal["model", "size"]
+Chart = dict[str, Any]  # "data" and "layout", as plotly's JSON
 INK, QUIET, BUDGET, ESTIMATE, IN_USE = "#1f2328", "#57606a", "#B22222", "#D55E00", "#0072B2"
 WIDTH, ROW_HEIGHT, TRIAL_HEIGHT = 690, 29, 340
 
 
+def _checked(chart: Callable[Given, Chart]) -> Callable[Given, go.Figure]:
+    """What the functions below return: figures. plotly checks each value, which takes longer than all the rest."""
+
+    @wraps(chart)
+    def figure(*args: Given.args, **options: Given.kwargs) -> go.Figure:
+        return go.Figure(chart(*args, **options))
+
+    return figure
+
+
+def chart_of(figure: Callable[Given, go.Figure]) -> Callable[Given, Chart]:
+    """One of the functions below without these checks: for a widget that shows another figure at once."""
+    return figure.__wrapped__  # type: ignore[attr-defined]
+
+
+@_checked
 def layer_figure(
     profile: MemoryProfile, *, scale: Scale = "linear", order: Order = "model", chosen: str | None = None,
     units: UnitSystem = "binary",
-) -> go.Figure:  # fmt: skip
+) -> Chart:  # fmt: skip
     """Bytes at the peak per layer, by category: stacked bars, or on a log axis one mark per category.
 
     The bars' numbers are those of `MemoryProfile.by_layer`, in bytes; on the scale "share" the axis and the labels are
@@ -79,7 +98,7 @@ def layer_figure(
     axis = _log_axis(cells, units) if log else _linear_axis(longest, 1.27, units)
     if scale == "share":
         axis = _share_axis(longest, sum(totals), 1.27)
-    return go.Figure({"data": traces, "layout": _layer_layout(profile, list(table), axis, units)})
+    return {"data": traces, "layout": _layer_layout(profile, list(table), axis, units)}
 
 
 def _category_traces(
@@ -100,11 +119,14 @@ def _category_traces(
         },
     }  # fmt: skip
     mark = {"color": color, "symbol": symbol, "size": 9, "line": {"color": INK, "width": 0.6}}
-    marks = {"type": "scatter", "mode": "markers", "x": [size or None for size in sizes], "marker": mark}
+    marks = {"type": "scatter", "mode": "markers", "x": [size or None for size in sizes] if log else [], "marker": mark}
     texts = [_hover_text(name, category, row[category], held[name, category], units) for name, row in table.items()]
-    common = {"name": category_text(category), "orientation": "h", "hovertext": texts, "hoverinfo": "text"}
-    shown = (bars, any(sizes) and not log), (marks, any(sizes) and log)
-    return [common | trace | {"visible": visible, "showlegend": visible} for trace, visible in shown]
+    common = {"name": category_text(category), "orientation": "h", "hoverinfo": "text"}
+    shown = (bars, any(sizes) and not log), (marks, any(sizes) and log)  # what is hidden travels to no browser
+    return [
+        common | trace | {"visible": visible, "showlegend": visible, "hovertext": texts if visible else []}
+        for trace, visible in shown
+    ]
 
 
 def _hover_text(layer: str, category: str, size: int, blocks: list[Allocation], units: UnitSystem) -> str:
@@ -139,10 +161,11 @@ def block_text(block: Allocation) -> str:
     return shape_text(factors) + f" B ({about})" * bool(about)
 
 
+@_checked
 def timeline(
     profile: MemoryProfile, *, by: Literal["category", "layer"] = "category", budget_bytes: int | None = None,
     estimate: MemoryProfile | None = None, chosen: str | None = None, units: UnitSystem = "binary",
-) -> go.Figure:  # fmt: skip
+) -> Chart:  # fmt: skip
     """Memory over one phase, allocation by allocation: stacked areas by category, or by the layers that hold most.
 
     estimate: of the same phase; its areas are drawn, and the (recorded) profile as a line over them. chosen: a layer
@@ -192,7 +215,7 @@ def timeline(
              "ay": -22, "font": {"color": INK}},
         ],
     }  # fmt: skip
-    return go.Figure({"data": traces, "layout": layout})
+    return {"data": traces, "layout": layout}
 
 
 _TIMELINE_NOTE = "bytes the allocator has handed out, after each allocation and release"
@@ -262,7 +285,8 @@ def _parts_of_step(profile: MemoryProfile, points: pd.DataFrame) -> list[tuple[s
     return [(name, start, end) for name, (start, end) in spans]
 
 
-def address_map(profile: MemoryProfile, *, units: UnitSystem = "binary") -> go.Figure:
+@_checked
+def address_map(profile: MemoryProfile, *, units: UnitSystem = "binary") -> Chart:
     """Where each block lies over the phase: addresses upwards, positions to the right, a rectangle per block.
 
     What the allocator charged beyond a request is drawn in the colour of the slack; what no block covers is free.
@@ -298,7 +322,7 @@ def address_map(profile: MemoryProfile, *, units: UnitSystem = "binary") -> go.F
                   "title": {"text": "allocations and releases", "font": {"size": 12}}},
         "yaxis": _linear_axis(height, 1.02, units),
     }  # fmt: skip
-    return go.Figure({"data": traces, "layout": layout})
+    return {"data": traces, "layout": layout}
 
 
 def _boxes(category: Category, boxes: Sequence[tuple[int, int, int, int]]) -> dict[str, Any]:
@@ -331,10 +355,11 @@ def _without_gaps(spans: list[tuple[int, int]]) -> tuple[Callable[[int], int], i
     return lambda address: address - shifts[bisect_right(lows, address) - 1], merged[-1][1] - shifts[-1]
 
 
+@_checked
 def trial_figure(
     events: Sequence[TrialEvent] = (), *, estimated: Mapping[str, int] | None = None, budget_bytes: int | None = None,
     units: UnitSystem = "binary", title: str = "", ended: str = "",
-) -> go.Figure:  # fmt: skip
+) -> Chart:  # fmt: skip
     """Memory over a trial's seconds beside the estimate and the budget, and the loss of its steps below.
 
     events: what the trial has told so far; seconds count from the start of the build. estimated: peak bytes per phase.
@@ -380,10 +405,11 @@ def trial_figure(
          "xref": "paper", "yref": "paper", "x": 0.5, "y": 0.52, "visible": not told, "font": {"size": 14},
          "bgcolor": "white"},
     ]  # fmt: skip
-    return go.Figure({"data": traces, "layout": layout})
+    return {"data": traces, "layout": layout}
 
 
-def waterfall_figure(waterfall: Waterfall, *, units: UnitSystem = "binary") -> go.Figure:
+@_checked
+def waterfall_figure(waterfall: Waterfall, *, units: UnitSystem = "binary") -> Chart:
     """From live bytes to what the card holds, a bar each: different quantities, which are never added here.
 
     waterfall: `Trial.waterfall`. What does not exist on the device, or is told by nobody, is named below the title.
@@ -404,7 +430,7 @@ def waterfall_figure(waterfall: Waterfall, *, units: UnitSystem = "binary") -> g
         "xaxis": _linear_axis(max(sizes, default=0) or 1, 1.2, units),
         "yaxis": {"autorange": "reversed", "showgrid": False, "ticklabelstandoff": 6},
     }
-    return go.Figure({"data": [bars], "layout": layout})
+    return {"data": [bars], "layout": layout}
 
 
 def _phase_spans(events: Sequence[TrialEvent], zero: float) -> list[tuple[str, float, float]]:

@@ -16,7 +16,7 @@ import memviz
 from memviz.estimation.service import shared_service
 from memviz.models import presets
 from memviz.models.network import Network
-from memviz.views.explorer.panel import Chart
+from memviz.views.explorer.chart import Chart
 from memviz.views.explorer.state import state_of
 from memviz.views.figures import layer_figure
 
@@ -112,9 +112,10 @@ def test_the_moves_near_the_knob_under_the_hand_are_known(panel, name, value, ne
 
 def test_a_list_goes_on_the_way_it_went(panel):
     field = panel.knobs.fields["dtype_policy"]
+    policies = [policy for _, policy in field.options]
     for at, first in ((2, (3, 1)), (3, (4, 2)), (2, (1, 3))):
-        field.value = field.options[at]
-        assert [values["dtype_policy"] for values in panel.knobs.ahead()[:2]] == [field.options[each] for each in first]
+        field.value = policies[at]
+        assert [values["dtype_policy"] for values in panel.knobs.ahead()[:2]] == [policies[each] for each in first]
 
 
 def test_the_answers_are_ready_when_a_knob_is_reached(panel, monkeypatch):
@@ -190,14 +191,15 @@ def test_a_kernel_that_ends_takes_the_trial_along():
     assert not psutil.pid_exists(int(done.stdout))
 
 
-def test_other_networks_are_sent_where_they_are_answered():
-    with pytest.raises(TypeError, match=r"memviz\.estimate"):
-        memviz.explore(lambda: None)
+def test_a_function_that_returns_no_model_is_said_so():
+    panel = memviz.explore(lambda: None)
+    wait_for(lambda: "it must return a keras.Model" in panel._error.value)
+    panel.close()
 
 
 def test_a_preset_with_more_blocks_than_rows_and_its_own_training(panel):
     panel.knobs.preset.value = "vgg16"
-    assert state_of(panel.knobs.values(), panel.state).network == presets.vgg16
+    assert state_of(panel.knobs.values(), panel._base).network == presets.vgg16
     assert (panel.knobs.fields["batch_size"].value, panel.knobs.fields["optimizer"].value) == (16, "sgd")
     wait_for(lambda: panel._drawn.network == presets.vgg16)
     panel.knobs.preset.value = "digits"

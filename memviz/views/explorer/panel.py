@@ -11,12 +11,10 @@ import queue
 import threading
 import time
 from collections.abc import Callable
-from copy import deepcopy
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ipywidgets as w
-import plotly.graph_objects as go
 
 from memviz.advice.fits import verdict_of
 from memviz.child.machine import available_bytes
@@ -27,6 +25,7 @@ from memviz.measurement.trial import RunningTrial
 from memviz.models import presets
 from memviz.models.convnet import ConvNet
 from memviz.models.network import Network
+from memviz.profile import MemoryProfile
 from memviz.views import figures, tables
 from memviz.views.explorer import words
 from memviz.views.explorer.drawers import Compare, Keep, WhatIf, shown_profile
@@ -35,19 +34,13 @@ from memviz.views.explorer.state import ExplorerState, default_steps, opening_st
 from memviz.views.explorer.style import Manners
 from memviz.views.explorer.words import TrialRun
 
+if TYPE_CHECKING:
+    from memviz.views.explorer.chart import Chart
+
 # Between two drawings of the trial's chart; and after a change the browser paints the layers' chart first.
 FRAME_SECONDS = 0.2
 ANSWERS = 64  # that are remembered: a knob moved back, or a change of the display alone, asks nothing
 NO_LAYER = "none"
-
-
-class Chart(go.FigureWidget):
-    """plotly's widget tells the browser of itself first and sends its data after: a busy page then draws it empty."""
-
-    def open(self) -> None:
-        """Tell the browser, once there are data; to be called again when the widget is made."""
-        if self._widget_data:
-            super().open()
 
 
 class Explorer:
@@ -57,18 +50,20 @@ class Explorer:
         self.state, notice = opening_state(network, available_bytes(), **options)
         self.estimate: Estimate | None = None
         self.trial: Trial | None = None  # the last one that ended
-        self.bars: go.FigureWidget | None = None  # made with the first answer
-        self.step: go.FigureWidget | None = None  # the estimated step, until a trial has run
-        self.course: go.FigureWidget | None = None
+        self.bars: Chart | None = None  # shown with the first answer
+        self._bars_to_be: Chart | None = None
+        self.step: Chart | None = None  # the estimated step, until a trial has run
+        self.course: Chart | None = None
         self._base = self.state  # what no knob sets is as here
         self._wanted = self._drawn = self.state  # what the knobs say, and whose estimate is drawn
         self._looked_ahead_from: tuple[ExplorerState, w.Widget | None] | None = None
         self._answers: dict[str, Estimate] = {}
         self._run = TrialRun(state=self.state)
         self._handle: RunningTrial | None = None
-        self._closed = self._mistaken = False
+        self._closed = self._mistaken = self._is_below_stale = False
         self._records: queue.SimpleQueue[tuple[Callable[..., None], Any]] = queue.SimpleQueue()
         self._make_widgets(notice)
+        self._put(self._load)
         self._put(self._draw_bars)
         self._consumer = threading.Thread(target=self._consume, name="memviz-panel", daemon=True)
         self._consumer.start()
@@ -81,7 +76,7 @@ class Explorer:
         self._cancel()
         self._put(self._complain, "")
         self._consumer.join(timeout=2)
-        for widget in (self.box, self.step, self.course):  # of the figures one is not in the box
+        for widget in (self.box, self._bars_to_be, self.step, self.course):  # not each is in the box
             if widget is not None:
                 _close_tree(widget)
 
@@ -188,6 +183,7 @@ class Explorer:
                     due_at = time.monotonic() + FRAME_SECONDS
                 elif time.monotonic() >= due_at:
                     due_at = None
+                    self._draw_below()
                     self._draw_trial()
                     self._look_ahead()
             except Exception as error:  # it would vanish in JupyterLab
@@ -202,7 +198,8 @@ class Explorer:
     def _follow(self) -> None:
         if self.state is not self._wanted:
             self.state = self._wanted
-            self._complain("")
+            if self._error.value:
+                self._complain("")
             self._draw_bars()
 
     def _reach(self, number: int) -> None:
@@ -263,8 +260,10 @@ class Explorer:
         if list(self.layer.options) != rows:
             self.layer.options = rows  # and none of them is chosen
         chosen = self._chosen
-        figure = figures.layer_figure(profile, scale=state.scale, order=state.order, chosen=chosen, units=state.units)
-        first, self.bars = self.bars is None, _shown(self.bars, figure, self._bars_box)
+        chart = figures.chart_of(figures.layer_figure)(
+            profile, scale=state.scale, order=state.order, chosen=chosen, units=state.units
+        )
+        first, self.bars = self.bars is None, self._show(self._bars_to_be, chart, self._bars_box)
         if first:
             for trace in self.bars.data:
                 trace.on_click(self._clicked)
@@ -273,13 +272,32 @@ class Explorer:
         budget = state.setup.budget_bytes
         fits = "" if budget is None else f"memviz-fits-{verdict_of(self.estimate, budget)}"
         self._verdict.value = tables.paragraph(words.verdict(state, self.estimate), f"verdict {fits}")
-        self.what_if.show(state, self.estimate)
-        self.compare.show(state, self.estimate)
-        layers = tables.layer_table(profile, self.estimate.layers)
-        self.keep.show(state, self.estimate, layers)
-        table = tables.layer_table_html(layers, state.units, chosen)
+        self._is_below_stale = True
+
+    def _draw_below(self) -> None:
+        """What follows the charts, of the estimate that they show."""
+        state, estimate = self._drawn, self.estimate
+        if estimate is None or not self._is_below_stale:
+            return
+        self._is_below_stale = False
+        self.what_if.show(state, estimate)
+        self.compare.show(state, estimate)
+        profile = shown_profile(state, estimate)
+        layers = tables.layer_table(profile, estimate.layers)
+        self.keep.show(state, estimate, layers)
+        table = tables.layer_table_html(layers, state.units, self._chosen)
         not_counted = tables.paragraph(f"Not counted: {' '.join(profile.not_counted)}")
         self._table.value = f'<div class="memviz-wide" tabindex="0">{table}</div>{not_counted}'
+
+    def _load(self) -> None:
+        """Load the figures' widgets, here and in the browser, each for a second: the panel is on the screen meanwhile,
+        and TensorFlow starts.
+        """
+        from memviz.views.explorer import chart
+
+        self._show = chart.shown
+        empty = figures.chart_of(figures.layer_figure)(MemoryProfile(self.state.phase, "estimated", ()))
+        self._bars_to_be = chart.shown(None, empty, w.VBox())
 
     def _answer(self, state: ExplorerState) -> Estimate:
         key = repr(state.question)
@@ -305,13 +323,13 @@ class Explorer:
             name = self.bars.layout.meta[points.point_inds[0]]
             self.layer.value = NO_LAYER if self.layer.value == name else name
 
-    def _step_figure(self, estimate: Estimate) -> go.Figure:
+    def _step_chart(self, estimate: Estimate) -> figures.Chart:
         """The step as it is estimated, and where a trial of these knobs recorded it, that as a line."""
         state, measured = self.state, self._run.trial.phases.get(self.state.phase) if self._run.trial else None
         estimated = shown_profile(state, estimate)
         same = self._run.state.question == state.question
         recorded = measured.profile if measured and same and measured.profile else None
-        return figures.timeline(
+        return figures.chart_of(figures.timeline)(
             recorded or estimated, estimate=estimated if recorded else None, budget_bytes=state.setup.budget_bytes,
             chosen=self._chosen, units=state.units,
         )  # fmt: skip
@@ -325,33 +343,15 @@ class Explorer:
         estimate, self.progress.value = run.estimate or Estimate({}, 0, "", ""), run.steps_done
         levels = {name: phase.peak_bytes for name, phase in estimate.phases.items()}
         if self.estimate is not None and self.course_of.value == "step":
-            self.step = _shown(self.step, self._step_figure(self.estimate), self._course_box)
+            self.step = self._show(self.step, self._step_chart(self.estimate), self._course_box)
         else:
-            figure = figures.trial_figure(
+            chart = figures.chart_of(figures.trial_figure)(
                 run.events, estimated=levels, budget_bytes=budget, units=units, title=title, ended=ended
             )
-            self.course = _shown(self.course, figure, self._course_box)
+            self.course = self._show(self.course, chart, self._course_box)
         table = tables.phase_table(estimate.phases, run.trial.phases if run.trial else {}, estimate.peak_ranges)
         stale = "memviz-stale" if run.state.question != self.state.question else ""
         self._phases.value = f'<div class="{stale}">{tables.phase_table_html(table, units)}</div>'
-
-
-def _shown(widget: go.FigureWidget | None, figure: go.Figure, box: w.Box) -> go.FigureWidget:
-    """The widget, alone in a box, after it shows a figure, in one message; only what differs travels."""
-    if widget is None:  # complete before it is a widget: earlier changes can be lost (plotly PR 4956)
-        widget = Chart(figure)
-        widget.open()
-    if box.children != (widget,):
-        box.children = (widget,)
-    with widget.batch_update():
-        for part, wanted in [*zip(widget.data, figure.data, strict=True), (widget.layout, figure.layout)]:
-            now = part.to_plotly_json()
-            changes = {name: value for name, value in wanted.to_plotly_json().items() if now.get(name) != value}
-            part.update(changes, overwrite=True)
-    # What a view that opens later starts from, for instance after the page was loaded again; plotly itself refreshes
-    # it only when the widget is displayed on its own, not inside a box.
-    widget._widget_data, widget._widget_layout = deepcopy(widget._data), deepcopy(widget._layout_obj._props)
-    return widget
 
 
 def _close_tree(widget: w.Widget) -> None:
