@@ -23,10 +23,13 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "browser"))
 from lab import REPOSITORY, browser_page, chromium_path, jupyter_lab, run_all, slider, wait_for
 
+from memviz.cards import cards
+
 NETWORK_MS, NETWORK_P95_MS, TRAINING_MS, BESIDE_A_TRIAL = 250, 400, 100, 1.5
 PANEL_SECONDS, CHART_SECONDS, DRAWINGS_PER_SECOND, SETTLED_MS, NOTEBOOK_BYTES = 3, 10, 2, 1000, 12_000_000
 PRESETS = ("bird_audio", "vgg16")
 QUICK = {"batch_size", "budget", "device"}  # what changes no network
+SAID = {"budget", "device"}  # what changes the verdict, and the layers' chart only at times
 BESIDE = ("batch_size", "budget", "filters", "dense_units", "height", "optimizer")  # moved beside a trial too
 LONG_TRIAL = "bird_audio_pooled"  # some minutes of 1,000 steps
 WIDTHS = (257 + step for step in itertools.count(1))
@@ -34,20 +37,25 @@ PAUSE_MS = 1000  # between two moves, as of somebody who looks at what the last 
 # From reaching for a knob to the key; the keystroke-level model (Card, Moran and Newell 1980) gives 1.35 s to deciding.
 REACH_MS = 1000
 DRAGGED = 200
+CARDS = [card.name for card in {card.usable_bytes: card for card in cards().values()}.values()]  # each another budget
 
-# Notes the time of each key or choice, and of the first drawing after it on which a chart or the verdict differs.
+# Notes the time of each move, and of the first frame after it in which the layers' chart differs, or the verdict.
 WATCH = """() => {
-  const [layers, step] = document.querySelectorAll('.memviz .js-plotly-plot');
+  const [layers] = document.querySelectorAll('.memviz .js-plotly-plot');
   const verdict = document.querySelector('.memviz-verdict').closest('.jupyter-widgets');
-  const look = () => JSON.stringify([layers.data.map(t => [t.visible, Array.from(t.x)]), layers.layout.xaxis.ticktext,
-                                     verdict.innerText]);
-  const watch = window.watch = {pressed: 0, latency: null, before: look(), drawings: 0};
-  watch.look = look;
-  const moved = () => Object.assign(watch, {pressed: performance.now(), latency: null, before: look()});
-  document.addEventListener('keydown', moved, true);
-  const seen = () => requestAnimationFrame(() => {
-    if (watch.latency === null && look() !== watch.before) watch.latency = performance.now() - watch.pressed;
-  });
+  const bars = () => layers.data.map(t => [t.visible, Array.from(t.x)]);
+  const chart = () => JSON.stringify([bars(), layers.layout.xaxis.ticktext]);
+  const watch = window.watch = {pressed: 0, chart: null, verdict: null, before: [], drawings: 0};
+  watch.look = () => [chart(), verdict.innerText];
+  const moved = () => {
+    if (performance.now() - watch.pressed < 100) return; // a key, and the choice that it makes
+    Object.assign(watch, {pressed: performance.now(), chart: null, verdict: null, before: watch.look()});
+  };
+  for (const event of ['keydown', 'change']) document.addEventListener(event, moved, true);
+  const seen = () => requestAnimationFrame(() => watch.look().forEach((now, at) => {
+    const what = ['chart', 'verdict'][at];
+    if (watch[what] === null && now !== watch.before[at]) watch[what] = performance.now() - watch.pressed;
+  }));
   layers.on('plotly_afterplot', () => { watch.drawings += 1; seen(); });
   new MutationObserver(seen).observe(verdict, {childList: true, subtree: true, characterData: true});
 }"""
@@ -72,7 +80,7 @@ def knobs(page: Any) -> dict[str, tuple[Any, tuple[str, ...]]]:
     return {
         "batch_size": (number("batch size"), up),
         "budget": (choice("budget"), ("text",)),
-        "device": (choice("device"), ("ArrowDown",)),
+        "device": (choice("device"), ("choice",)),
         "filters": (number("1: filters"), up),
         "filters_slider": (slider(page, "1: filters"), ("ArrowRight", "ArrowLeft")),
         "dense_units": (number("dense units"), up),
@@ -95,31 +103,34 @@ def knobs(page: Any) -> dict[str, tuple[Any, tuple[str, ...]]]:
 def moved(page: Any, control: Any, keys: tuple[str, ...], turn: int) -> None:
     """One move of a knob that is in reach."""
     if keys == ("text",):
-        control.fill(f"{9000 + 7 * turn} MiB")
+        control.fill(f"{9000 + 70 * turn} MiB")
         page.keyboard.press("Enter")
+    elif keys == ("choice",):
+        control.select_option(CARDS[turn % len(CARDS)])
     elif control.evaluate("c => c.tagName") == "BUTTON":  # to and fro are two buttons
         (control if turn % 2 == 0 else control.locator("xpath=preceding-sibling::button[1]")).press(" ")
     else:
         page.keyboard.press(keys[turn % len(keys)])
 
 
-def latencies(page: Any, control: Any, keys: tuple[str, ...], repeats: int) -> list[float]:
+def latencies(page: Any, name: str, repeats: int) -> list[float]:
     """Milliseconds per move, each to a state that was never seen: the panel remembers its answers. To and fro, the
     width is another before each move: what the panel knows it learnt since, while the knob was reached for.
     """
-    found = []
+    (control, keys), found = knobs(page)[name], []
+    what = "watch.verdict" if name in SAID else "watch.chart"
     for turn in range(repeats):
         if len(keys) > 1:
             page.get_by_role("spinbutton", name="width").first.fill(str(next(WIDTHS)))
             page.keyboard.press("Enter")
-            wait_for(lambda: page.evaluate("watch.latency"), page, 30)
+            wait_for(lambda: page.evaluate("watch.chart"), page, 30)
         page.wait_for_timeout(PAUSE_MS)
         if control.evaluate("c => c.tagName") != "BUTTON":
             control.focus()
         if len(keys) > 1:
             page.wait_for_timeout(REACH_MS)
         moved(page, control, keys, turn)
-        found.append(wait_for(lambda: page.evaluate("watch.latency"), page, 30))
+        found.append(wait_for(lambda: page.evaluate(what), page, 30))
     return found
 
 
@@ -131,7 +142,7 @@ def measured(page: Any, names: list[str], repeats: int, beside: bool) -> list[st
         page.get_by_label("preset").select_option("digits")  # each knob starts from the same network
         page.get_by_label("preset").select_option(preset)
         page.wait_for_timeout(3000)
-        found = latencies(page, *knobs(page)[name], repeats)
+        found = latencies(page, name, repeats)
         print(*(f"{ms:.0f}" for ms in found), file=sys.stderr)
         median, p95 = statistics.median(found), statistics.quantiles(found, n=20)[-1]
         line = f"{preset} {name}{' trial' if beside else ''}"
@@ -153,7 +164,7 @@ def dragged(page: Any) -> float:
         page.keyboard.press("ArrowUp")
     began, last, seen = time.monotonic(), time.monotonic(), ""
     while time.monotonic() - last < 1.5:
-        now = page.evaluate("watch.look()")
+        now = page.evaluate("watch.look().join()")
         last, seen = (time.monotonic(), now) if now != seen else (last, seen)
         page.wait_for_timeout(20)
     settled = (last - began) * 1000

@@ -260,6 +260,11 @@ class Explorer:
         if list(self.layer.options) != rows:
             self.layer.options = rows  # and none of them is chosen
         chosen = self._chosen
+        lines = words.layer_card(self.estimate.layers, chosen, profile, state.units) if chosen else []
+        self._card.value = tables.lines(lines, "card")
+        budget = state.setup.budget_bytes
+        fits = "" if budget is None else f"memviz-fits-{verdict_of(self.estimate, budget)}"
+        self._verdict.value = tables.paragraph(words.verdict(state, self.estimate), f"verdict {fits}")
         chart = figures.chart_of(figures.layer_figure)(
             profile, scale=state.scale, order=state.order, chosen=chosen, units=state.units
         )
@@ -267,11 +272,6 @@ class Explorer:
         if first:
             for trace in self.bars.data:
                 trace.on_click(self._clicked)
-        lines = words.layer_card(self.estimate.layers, chosen, profile, state.units) if chosen else []
-        self._card.value = tables.lines(lines, "card")
-        budget = state.setup.budget_bytes
-        fits = "" if budget is None else f"memviz-fits-{verdict_of(self.estimate, budget)}"
-        self._verdict.value = tables.paragraph(words.verdict(state, self.estimate), f"verdict {fits}")
         self._is_below_stale = True
 
     def _draw_below(self) -> None:
