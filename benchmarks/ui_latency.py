@@ -24,6 +24,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "browser"))
 from lab import REPOSITORY, browser_page, chromium_path, jupyter_lab, run_all, slider, wait_for
 
 from memviz.cards import cards
+from memviz.units import format_bytes
 
 NETWORK_MS, NETWORK_P95_MS, TRAINING_MS, BESIDE_A_TRIAL = 250, 400, 100, 1.5
 PANEL_SECONDS, CHART_SECONDS, DRAWINGS_PER_SECOND, SETTLED_MS, NOTEBOOK_BYTES = 3, 10, 2, 1000, 12_000_000
@@ -37,7 +38,7 @@ PAUSE_MS = 1000  # between two moves, as of somebody who looks at what the last 
 # From reaching for a knob to the key; the keystroke-level model (Card, Moran and Newell 1980) gives 1.35 s to deciding.
 REACH_MS = 1000
 DRAGGED = 200
-CARDS = [card.name for card in {card.usable_bytes: card for card in cards().values()}.values()]  # each another budget
+CARDS = [*{format_bytes(card.usable_bytes): card.name for card in cards().values()}.values()]  # each another verdict
 
 # Notes the time of each move, and of the first frame after it in which the layers' chart differs, or the verdict.
 WATCH = """() => {
@@ -191,7 +192,9 @@ def drawings_per_second(page: Any) -> float:
 def beside_a_trial(page: Any, preset: str, names: list[str], repeats: int) -> list[str]:
     """The same moves while another network trains."""
     page.get_by_label("preset").select_option(LONG_TRIAL)
+    page.wait_for_timeout(3000)  # a preset brings its own number of steps
     page.get_by_role("spinbutton", name="steps").fill("1000")
+    page.keyboard.press("Enter")
     page.get_by_role("button", name="Run trial").click()
     wait_for(says(page, "Steady step"), page, 120)
     page.get_by_label("preset").select_option(preset)
