@@ -47,7 +47,7 @@ class Knobs:
         self._last: tuple[w.Widget, Any] | None = None  # the control moved last, and its value before
         values = knobs_of(state)
         network = state.network
-        own = isinstance(network, Network)
+        self._own = own = isinstance(network, Network)
         self.fields = f = _training_fields(own) | (
             _argument_fields(network) if isinstance(network, Network) else _image_fields()
         )
@@ -102,9 +102,11 @@ class Knobs:
         return read(self.fields) | {"blocks": [read(self.blocks[min(number, last)]) for number in range(count)]}
 
     def ahead(self) -> list[dict[str, Any]]:
-        """The values after each move that is near for the control reached, the likeliest first; none for a text."""
+        """The values after each move that is near for the control reached, the likeliest first. None for a text, nor
+        for one's own network: each answer could take seconds.
+        """
         field = self.reached
-        if field is None or field in (self.preset, self.fields["device"]) or self.count not in self.all:
+        if field is None or field in (self.preset, self.fields["device"]) or self._own:
             return []
         return [self.values({field: value}) for value in self._near(field)]
 

@@ -244,7 +244,7 @@ class Explorer:
         state = self.state
         slow = isinstance(state.network, Network) and repr(state.question) not in self._answers
         if slow:
-            text = "Estimating: a network of one's own is built and traced anew, which can take seconds ..."
+            text = "Estimating: your network is built and traced anew, which can take seconds ..."
             self._error.value = tables.paragraph(text, "status")
         try:
             self.estimate, self._drawn = self._answer(state), state

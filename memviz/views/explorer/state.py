@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from memviz.child.machine import budget_of
+from memviz.child.machine import budget_of, default_device
 from memviz.models import presets
 from memviz.models.convnet import ConvBlock, ConvNet
 from memviz.models.network import Call, Network, serialized
@@ -58,11 +58,12 @@ def opening_state(network: ConvNet | Network | None, free_bytes: int, **options:
     options: keywords of `memviz.estimate`, in place of how a preset, or one's own network, usually is trained.
     """
     notice = ""
+    if isinstance(network, Network):
+        options = {"batch_size": 32, "device": default_device()} | options
     if "device" in options and "budget" not in options:
         options["budget"] = default_budget(options["device"]) or None
     if isinstance(network, Network):
-        given = {"batch_size": 32, "device": REFERENCE, "budget": BUDGET_BYTES} | options
-        return ExplorerState(network=network, setup=_created(**given)), notice
+        return ExplorerState(network=network, setup=_created(**options)), notice
     if network is None and free_bytes < NEEDED_FREE_BYTES:
         network = presets.bird_audio_pooled
         notice = (
