@@ -16,7 +16,7 @@ lab: .venv/installed
 	    $(if $(filter 0,$(shell id -u)),--allow-root) $(ARGS)
 
 test: .venv/installed-dev
-	$(PYTHON_IN_VENV) -m pytest -n 2 --dist loadfile $(ARGS)
+	$(PYTHON_IN_VENV) -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 soak: .venv/installed-dev
 	$(PYTHON_IN_VENV) -m pytest -m soak $(ARGS)

@@ -237,7 +237,7 @@ def lines_of_code(path):
 
 
 def test_the_package_stays_small():
-    assert sum(map(lines_of_code, SOURCES)) < 7300
+    assert sum(map(lines_of_code, SOURCES)) < 7350
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.relative_to(ROOT).as_posix())
