@@ -41,6 +41,8 @@ Order = Literal["model", "size"]
 Chart = dict[str, Any]  # "data" and "layout", as plotly's JSON
 INK, QUIET, BUDGET, ESTIMATE, IN_USE = "#1f2328", "#57606a", "#B22222", "#D55E00", "#0072B2"
 WIDTH, ROW_HEIGHT, TRIAL_HEIGHT = 690, 29, 340
+_LONGEST_NAME = 30  # in letters
+_TOTAL_WIDTH, _LEGEND_WIDTH = 145, 160  # in pixels: "123.45 MiB  (100.0 %)", "activation gradient" with its mark
 
 
 def _checked(chart: Callable[Given, Chart]) -> Callable[Given, go.Figure]:
@@ -95,9 +97,11 @@ def layer_figure(
     for trace in traces:
         trace["y"] = list(range(len(table)))
     cells = [size for row in table.values() for size in row.values() if size]
-    axis = _log_axis(cells, units) if log else _linear_axis(longest, 1.27, units)
+    left = _left_margin(list(table))
+    room = 1 / (1 - _TOTAL_WIDTH / (WIDTH - left))  # for the totals beside the longest bar
+    axis = _log_axis(cells, units) if log else _linear_axis(longest, room, units)
     if scale == "share":
-        axis = _share_axis(longest, sum(totals), 1.27)
+        axis = _share_axis(longest, sum(totals), room)
     return {"data": traces, "layout": _layer_layout(profile, list(table), axis, units)}
 
 
@@ -141,16 +145,28 @@ def _layer_layout(profile: MemoryProfile, layers: list[str], axis: dict[str, Any
     note = "a bar's length is the bytes a layer holds at the peak, stacked by what they are held for"
     if log:
         note = "log scale: one mark per category at its bytes; marks do not stack, and zero is not shown"
-    labels = [name if len(name) <= 30 else f"{name[:14]}…{name[-15:]}" for name in layers]  # the hover has it whole
-    widest, labels = max(map(len, labels)), [*map(_escaped, labels)]
-    return _frame(156 + ROW_HEIGHT * max(len(layers), 5)) | _title(title, note) | {
+    labels, left = [_escaped(_shortened(name)) for name in layers], _left_margin(layers)
+    # Beside long names the chart is narrow, and so is the legend below it, which plotly wraps.
+    named = len({block.category for block in profile.at_peak()} | {Category.ALLOCATOR_SLACK})
+    legend = 39 + 19 * max(3, math.ceil(named / max(1, (WIDTH - left - 12) // _LEGEND_WIDTH)))
+    return _frame(60 + legend + ROW_HEIGHT * max(len(layers), 5)) | _title(title, note) | {
         "meta": layers,  # which layer a bar that is clicked belongs to
         "barmode": "stack", "scattermode": "group", "scattergap": 0.3,  # a layer's marks lie beside each other
-        "margin": {"l": 24 + 7 * widest, "r": 12, "t": 58, "b": 96},
+        "margin": {"l": left, "r": 12, "t": 58, "b": legend},
         "xaxis": axis,
         "yaxis": {"range": [len(layers) - 0.4, -0.6], "tickvals": list(range(len(layers))), "ticktext": labels,
                   "showgrid": log},
     }  # fmt: skip
+
+
+def _shortened(name: str) -> str:
+    """A name beside its bar; the hover has it whole."""
+    return name if len(name) <= _LONGEST_NAME else f"{name[:14]}…{name[-15:]}"
+
+
+def _left_margin(layers: Sequence[str]) -> int:
+    """Pixels for the layers' names."""
+    return 24 + 7 * max(len(_shortened(name)) for name in layers)
 
 
 def block_text(block: Allocation) -> str:
@@ -176,7 +192,7 @@ def timeline(
     table = _fewer_columns(areas.timeline(by))
     points, line = _thinned(table), _thinned(profile.timeline())
     at, total = _shares(points), line.sum(axis=1)
-    peak = _shares(line)[line.index.get_loc(profile.peak_position)]
+    peak = _shares(line)[line.index.tolist().index(profile.peak_position)]
     highest = _highest([profile.peak_bytes, areas.peak_bytes], budget_bytes)
     # Layers have colours of their own, as colour-blind-safe, so that none is taken for a category.
     colors = [color for color, _, _ in STYLES.values()] if by == "category" else qualitative.Safe
@@ -210,7 +226,7 @@ def timeline(
         "yaxis": _linear_axis(highest, 1.15, units),
         "shapes": [_phase_band(number, *span, 100) for number, span in enumerate(_parts_of_step(areas, points))],
         "annotations": [
-            _level_label("budget", budget_bytes, highest, BUDGET, "left", units),
+            _level_label("budget", budget_bytes, highest, BUDGET, "left" if peak > 50 else "right", units),
             {"x": peak, "y": profile.peak_bytes, "text": "<b>peak</b>", "showarrow": True, "arrowhead": 2, "ax": 0,
              "ay": -22, "font": {"color": INK}},
         ],

@@ -134,6 +134,7 @@ def test_a_model_is_shown_as_it_is_and_stays_so():
     expected = memviz.estimate(model, batch_size=32, device="reference")
     assert panel.estimate.peak_bytes == expected.peak_bytes
     assert "its own optimizer" in panel._verdict.value
+    assert [panel.knobs.fields[name].index for name in ("optimizer", "dtype_policy")] == [0, 0]  # no empty lists
     panel.knobs.fields["optimizer"].value = "adam"
     wait_for(lambda: panel.state.setup.optimizer == "adam" and panel._drawn is panel.state)
     assert panel.estimate.peak_bytes > expected.peak_bytes

@@ -112,7 +112,7 @@ def test_the_moves_near_the_knob_under_the_hand_are_known(panel, name, value, ne
 
 def test_a_list_goes_on_the_way_it_went(panel):
     field = panel.knobs.fields["dtype_policy"]
-    policies = [policy for _, policy in field.options]
+    policies = field.options
     for at, first in ((2, (3, 1)), (3, (4, 2)), (2, (1, 3))):
         field.value = policies[at]
         assert [values["dtype_policy"] for values in panel.knobs.ahead()[:2]] == [policies[each] for each in first]

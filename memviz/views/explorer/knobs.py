@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import ipywidgets as w
@@ -20,6 +20,7 @@ from memviz.views.explorer.state import (
     ARGUMENT,
     CUSTOM,
     DISPLAY,
+    ITS_OWN,
     OPTIMIZER_OPTIONS,
     ExplorerState,
     arguments_of,
@@ -253,9 +254,9 @@ def _argument_field(name: str, value: Any, choices: Mapping[str, tuple[Any, ...]
 
 def _training_fields(own: bool) -> dict[str, w.Widget]:
     """A control per setting of training, device and display. own: whether the network may bring some of them."""
-    its_own: list[tuple[str, Any]] = [("its own", None)] if own else []
+    its_own = [ITS_OWN] if own else []
     here = {default_device(): default_device()} | {REFERENCE: "reference (CPU, as a GPU)"}
-    devices = [(text, name) for name, text in here.items()] + _named(cards())
+    devices = [(text, name) for name, text in here.items()] + [(name, name) for name in cards()]
     phases = [(category_text(phase), phase) for phase in ("build", "first_step", "steady_step")]
     options = {
         name: w.Checkbox(description=name.replace("_", " "), indent=False, tooltip=f"Keras' {argument}")
@@ -263,10 +264,10 @@ def _training_fields(own: bool) -> dict[str, w.Widget]:
     }
     return {
         "batch_size": w.IntText(description="batch size"),
-        "optimizer": w.Dropdown(description="optimizer", options=[*its_own, *_named(OPTIMIZERS)]),
+        "optimizer": w.Dropdown(description="optimizer", options=[*its_own, *OPTIMIZERS]),
         **options,
         "accumulate": w.IntText(description="accumulate", tooltip="steps whose gradients are added up"),
-        "dtype_policy": w.Dropdown(description="dtype policy", options=[*its_own, *_named(DTYPE_POLICIES)]),
+        "dtype_policy": w.Dropdown(description="dtype policy", options=[*its_own, *DTYPE_POLICIES]),
         "jit_compile": w.Dropdown(description="XLA", options=[("auto", "auto"), ("on", True), ("off", False)]),
         "budget": w.Text(description="budget", placeholder="9513 MiB, 40 %, or all", continuous_update=False),
         "device": w.Dropdown(description="device", options=devices),
@@ -292,10 +293,6 @@ def _block_fields(number: int) -> dict[str, w.Widget]:
     for name, field in fields.items():
         field.tooltip = f"block {number}: {name.replace('_', ' ')}"
     return fields
-
-
-def _named(names: Iterable[str]) -> list[tuple[str, Any]]:
-    return [(name, name) for name in names]
 
 
 def _heading(text: str) -> w.HTML:

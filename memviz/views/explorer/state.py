@@ -32,6 +32,7 @@ OPTIMIZER_OPTIONS: dict[str, tuple[str, Any, tuple[str, ...] | None]] = {
     "moving_average": ("use_ema", True, None),
 }
 ACCUMULATION = "gradient_accumulation_steps"
+ITS_OWN = "its own"  # of one's own network: the optimizer it is compiled with, the dtype policy it is built with
 ARGUMENT = "argument "  # begins the name of a knob for an argument of one's own function
 
 
@@ -112,6 +113,7 @@ def knobs_of(state: ExplorerState) -> dict[str, Any]:
         "budget": _budget_text(setup.budget_bytes),
         **_optimizer_knobs(setup.optimizer),
         **{name: getattr(setup, name) for name in SETUP},
+        "dtype_policy": setup.dtype_policy or ITS_OWN,
         **{name: getattr(state, name) for name in DISPLAY},
     }  # fmt: skip
 
@@ -127,16 +129,17 @@ def state_of(knobs: Mapping[str, Any], base: ExplorerState) -> ExplorerState:
         base.setup,
         budget_bytes=None if budget is None else parse_bytes(budget),
         optimizer=_optimizer(knobs, base.setup.optimizer),
-        **{name: knobs[name] for name in SETUP},
+        **{name: knobs[name] for name in SETUP if name != "dtype_policy"},
+        dtype_policy=None if knobs["dtype_policy"] == ITS_OWN else knobs["dtype_policy"],
     )
     network = _convnet(knobs, network) if isinstance(network, ConvNet) else _own(knobs, network)
     return ExplorerState(network=network, setup=setup, **{name: knobs[name] for name in DISPLAY})
 
 
-def takes(optimizer: str | None, option: str) -> bool:
+def takes(optimizer: str, option: str) -> bool:
     """Whether an optimizer has an option of `OPTIMIZER_OPTIONS`."""
     takers = OPTIMIZER_OPTIONS[option][2]
-    return optimizer is not None and (takers is None or optimizer in takers)
+    return optimizer != ITS_OWN and (takers is None or optimizer in takers)
 
 
 def arguments_of(network: ConvNet | Network) -> Mapping[str, Any]:
@@ -230,10 +233,10 @@ def _budget_text(budget: int | None) -> str:
     return f"{budget // MIB} MiB" if budget and budget % MIB == 0 else f"{budget} B" if budget else ""
 
 
-def _named(optimizer: Any) -> tuple[str | None, dict[str, Any]]:
+def _named(optimizer: Any) -> tuple[str, dict[str, Any]]:
     """An optimizer's name in our spelling, and its settings as far as they are given."""
     if optimizer is None or isinstance(optimizer, str):
-        return optimizer, {}
+        return optimizer or ITS_OWN, {}
     kind = optimizer["class_name"]
     return next((name for name, known in OPTIMIZER_CLASSES.items() if known == kind), kind), dict(optimizer["config"])
 
@@ -251,7 +254,7 @@ def _optimizer(knobs: Mapping[str, Any], base: Any) -> Any:
         raise ValueError(
             f"accumulate={steps} is not possible; gradients are added up over 1 step (that is all) or more."
         )
-    if name is None and steps > 1:
+    if name == ITS_OWN and steps > 1:
         raise ValueError(f"accumulate={steps} needs an optimizer that is known here; choose one in place of its own.")
     known, given = _named(base)
     config = dict(given) if name == known else {}
@@ -267,4 +270,4 @@ def _optimizer(knobs: Mapping[str, Any], base: Any) -> Any:
     if name == known and config == given:
         return base
     kind = base if name == known and isinstance(base, Mapping) else {"class_name": name}
-    return {**kind, "config": config} if config else name
+    return {**kind, "config": config} if config else None if name == ITS_OWN else name

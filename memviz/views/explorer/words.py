@@ -14,7 +14,7 @@ from memviz.failure import PHASE_WORDS
 from memviz.models.convnet import ConvNet, LayerPlan
 from memviz.profile import MemoryProfile
 from memviz.units import UnitSystem, format_bytes, shape_text
-from memviz.views.explorer.state import DISPLAY, OPTIMIZER_OPTIONS, ExplorerState, knobs_of
+from memviz.views.explorer.state import DISPLAY, ITS_OWN, OPTIMIZER_OPTIONS, ExplorerState, knobs_of
 from memviz.views.tables import difference_table
 from memviz.views.text import category_text, error_text, percent_text, range_text
 
@@ -95,7 +95,11 @@ def optimizer_text(state: ExplorerState) -> str:
     options = [name.replace("_", " ") for name in OPTIMIZER_OPTIONS if knobs[name]]
     if knobs["accumulate"] > 1:
         options.append(f"gradients of {knobs['accumulate']} steps added up")
-    return (knobs["optimizer"] or "its own optimizer") + (f" ({', '.join(options)})" if options else "")
+    return (
+        knobs["optimizer"]
+        + " optimizer" * (knobs["optimizer"] == ITS_OWN)
+        + (f" ({', '.join(options)})" if options else "")
+    )
 
 
 def dtype_text(state: ExplorerState) -> str:
