@@ -48,10 +48,9 @@ class Knobs:
         self._last: tuple[w.Widget, Any] | None = None  # the control moved last, and its value before
         values = knobs_of(state)
         network = state.network
-        self._own = own = isinstance(network, Network)
-        self.fields = f = _training_fields(own) | (
-            _argument_fields(network) if isinstance(network, Network) else _image_fields()
-        )
+        self._own = isinstance(network, Network)
+        of_network = _argument_fields(network) if isinstance(network, Network) else _image_fields()
+        self.fields = f = _training_fields(self._own) | of_network
         self.preset = w.Dropdown(description="preset", options=[*presets.ALL, CUSTOM])
         self.count = w.IntSlider(description="conv blocks", max=max(MOST_BLOCKS, len(values["blocks"])))
         self.details = w.ToggleButton(description=", ".join(DETAILS), icon="chevron-down")
@@ -61,7 +60,7 @@ class Knobs:
         self.blocks: list[dict[str, w.Widget]] = []
         self._rows: list[tuple[w.Widget, w.Widget]] = []  # of each block: all of it, and its details
         self._rows_box = w.VBox().add_class("memviz-blocks")
-        for field in f.values() if own else (self.preset, self.count, *f.values()):
+        for field in f.values() if self._own else (self.preset, self.count, *f.values()):
             self._listen(field)
         self.display = w.HBox([f[name] for name in DISPLAY]).add_class("memviz-display")
         options = w.HBox([f[name] for name in OPTIMIZER_OPTIONS]).add_class("memviz-options")
@@ -85,11 +84,8 @@ class Knobs:
         rows: list[w.Widget] = [_heading(html.escape(network.name))]
         for name, default in arguments_of(network).items():
             field = self.fields[ARGUMENT + name]
-            if type(default) is int and default > 0:
-                self._ranged[field] = Ranged(field, ladder(1, 16 * default))
-                rows.append(self._ranged[field].box)
-            else:
-                rows.append(field)
+            whole = type(default) is int and default > 0
+            rows.append(self._with_slider(field, 1, 16 * default) if whole else field)
         return rows
 
     def values(self, instead: Mapping[w.Widget, Any] | None = None) -> dict[str, Any]:
@@ -162,13 +158,11 @@ class Knobs:
 
     def _wide(self, *names: str) -> list[w.Widget]:
         """Rows of a number and a slider beside it."""
-        rows = []
-        for name in names:
-            field = self.fields[name]
-            low, high = _RANGES[name]
-            self._ranged[field] = Ranged(field, ladder(low, high))
-            rows.append(self._ranged[field].box)
-        return rows
+        return [self._with_slider(self.fields[name], *_RANGES[name]) for name in names]
+
+    def _with_slider(self, field: w.IntText, low: int, high: int) -> w.Widget:
+        self._ranged[field] = ranged = Ranged(field, ladder(low, high))
+        return ranged.box
 
     def _need_rows(self, count: int) -> None:
         """Controls for so many blocks; they are made when they are first needed."""
@@ -178,10 +172,10 @@ class Knobs:
             self.blocks.append(fields)
             for field in fields.values():
                 self._listen(field)
-            self._ranged[fields["filters"]] = filters = Ranged(fields["filters"], ladder(1, 512))
+            filters = self._with_slider(fields["filters"], 1, 512)
             usual = [fields[name] for name in ("kernel", "strides", "pooling", "batch_norm")]
             details = w.HBox([fields[name] for name in DETAILS]).add_class("memviz-fields")
-            row = w.VBox([filters.box, w.HBox(usual).add_class("memviz-fields"), details])
+            row = w.VBox([filters, w.HBox(usual).add_class("memviz-fields"), details])
             self._rows.append((row, details))
         if new:
             self._rows_box.children = [row for row, _ in self._rows]

@@ -95,11 +95,8 @@ def optimizer_text(state: ExplorerState) -> str:
     options = [name.replace("_", " ") for name in OPTIMIZER_OPTIONS if knobs[name]]
     if knobs["accumulate"] > 1:
         options.append(f"gradients of {knobs['accumulate']} steps added up")
-    return (
-        knobs["optimizer"]
-        + " optimizer" * (knobs["optimizer"] == ITS_OWN)
-        + (f" ({', '.join(options)})" if options else "")
-    )
+    name = "its own optimizer" if knobs["optimizer"] == ITS_OWN else knobs["optimizer"]
+    return name + (f" ({', '.join(options)})" if options else "")
 
 
 def dtype_text(state: ExplorerState) -> str:
